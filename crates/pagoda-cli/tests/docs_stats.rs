@@ -1,8 +1,8 @@
 //! The page of `--stats`: every key, as in its own documentation.
 //!
-//! The table of counters is made from the comments in the source. A comment that is added or changed
-//! there makes the page old. With `PAGODA_WRITE_REFERENCE=1` the test writes the table. Text outside
-//! of it is written by hand.
+//! The table of counters is made from the comments in the source. A comment that is added or
+//! changed there makes the page old. With `PAGODA_WRITE_REFERENCE=1` the test writes the table.
+//! Text outside of it is written by hand.
 
 use std::fs;
 use std::path::{Path, PathBuf};

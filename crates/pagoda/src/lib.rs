@@ -31,18 +31,19 @@
 //! all three.
 //!
 //! # Which option when
-//! - Without privileges: `user_mode_only(true)`. System calls get `EFAULT` for what is swapped out, so
-//!   use `read_at` and `write_at` for them.
-//! - Known threads touch the memory, and the wake-up of a handler takes too long: `serve_in_thread(true)`.
+//! - Without privileges: `user_mode_only(true)`. System calls get `EFAULT` for what is swapped out,
+//!   so use `read_at` and `write_at` for them.
+//! - Known threads touch the memory, and the wake-up of a handler takes too long:
+//!   `serve_in_thread(true)`.
 //! - Content that does not fit compressed: `spill_to`, and behind it `remote_store`.
-//! - Large buffers that are read and written whole: nothing, or `base_page(BasePage::M2)` on the region
-//!   for huge frames.
-//! - Sparse memory: `purpose` on the region, or `base_page(BasePage::K4)` to hold the touched OS pages
-//!   alone. Each region of a manager may have another base page.
+//! - Large buffers that are read and written whole: nothing, or `base_page(BasePage::M2)` on the
+//!   region for huge frames.
+//! - Sparse memory: `purpose` on the region, or `base_page(BasePage::K4)` to hold the touched OS
+//!   pages alone. Each region of a manager may have another base page.
 //! - One tenant among several: `limit` on its region. Memory of several kinds: `zone` for each.
 //! - Other processes are to look into it: `publish(true)`.
-//! - `fault_around`, `release`, `clear_order`, `clear_ahead` and `zone_policy` are for comparisons: the
-//!   defaults are those that the benches found best.
+//! - `fault_around`, `release`, `clear_order`, `clear_ahead` and `zone_policy` are for comparisons:
+//!   the defaults are those that the benches found best.
 //!
 //! # What a budget covers
 //! The frames of the manager's regions, those in flight, and the compressed store. Not the
