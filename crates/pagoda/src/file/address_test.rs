@@ -1,6 +1,5 @@
-//! Files that are used by address, and what their users do not see otherwise: what they write is
-//! written back in the background, what can't be read ends them, and where no memory can be had
-//! calls fail and the process goes on.
+//! Files that are used by address: writes are written back in the background, and a page that can't
+//! be read raises SIGBUS. Where no memory can be had calls fail and the process goes on.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
@@ -20,7 +19,7 @@ use crate::Manager;
 use crate::file::orders::{Part, Reader};
 
 #[test]
-fn what_is_written_by_address_is_written_back_before_too_much_is_dirty() {
+fn writes_by_address_are_written_back_before_too_much_is_dirty() {
     if skip_without_moves("dirty limits by address") {
         return;
     }
@@ -30,21 +29,22 @@ fn what_is_written_by_address_is_written_back_before_too_much_is_dirty() {
         if inner.engine().space.track_writes(inner.range).is_err() {
             return skip("dirty limits by address", "writes can't be tracked here");
         }
-        // Less than the budget: without a limit next to nothing of it would be written. What is
-        // staged when it is looked for is not seen. Again and again, as what is protected is.
+        // Less than the budget: without a limit next to nothing of it would be written. A page that
+        // is staged during the look is not seen. Again and again, as pages are protected again and
+        // again.
         for value in [7u8, 8, 9] {
             let before = region.stats().written;
             for page in 0..(10 << 20) / OS_PAGE {
                 inner.memory().write_words(page * OS_PAGE, &[value; OS_PAGE]);
             }
-            until("what is too much is written back", || {
+            until("the excess is written back", || {
                 std::thread::sleep(Duration::from_millis(20));
                 region.stats().written.get() >= before.get() + (4 << 20)
             });
             until("and known to be", || region.stats().dirty <= Bytes::new((16 << 20) / 10));
         }
         assert_eq!(manager.stats().stores, 0);
-        // What is only read is not dirty, however it came in.
+        // A page that is only read is not dirty, however it came in.
         region.sync().expect("a disk");
         let written = region.stats().written;
         for page in 0..(10 << 20) / OS_PAGE {
@@ -58,10 +58,10 @@ fn what_is_written_by_address_is_written_back_before_too_much_is_dirty() {
     }
 }
 
-const UNREADABLE: &str = "file::region::address_test::who_touches_what_can_not_be_read_gets_a_bus_error";
+const UNREADABLE: &str = "file::region::address_test::touching_a_page_that_can_not_be_read_is_a_bus_error";
 
 #[test]
-fn who_touches_what_can_not_be_read_gets_a_bus_error() {
+fn touching_a_page_that_can_not_be_read_is_a_bus_error() {
     const ROLE: &str = "PAGODA_UNREADABLE_BY_ADDRESS";
     if skip_without_moves("bus errors of disks that fail") {
         return;
@@ -76,7 +76,7 @@ fn who_touches_what_can_not_be_read_gets_a_bus_error() {
     }
     let (_file, _manager, region) = mapped(BasePage::K64);
     let at = |page: usize| load::<1>(region.as_ptr().wrapping_add(page * OS_PAGE))[0];
-    // In order, so that more is ordered ahead: what fails there is nobody's yet.
+    // In order, so that more is read ahead: a failure there is no caller's yet.
     (0..64).for_each(|page| assert_eq!(at(page), (page % 251) as u8));
     let failing = &region.inner().file.failing;
     failing.reads.store(true, Ordering::Release);
@@ -86,7 +86,7 @@ fn who_touches_what_can_not_be_read_gets_a_bus_error() {
     failing.reads.store(false, Ordering::Release);
     (400 * 16..408 * 16).for_each(|page| assert_eq!(at(page), (page % 251) as u8));
     failing.reads.store(true, Ordering::Release);
-    assert_eq!(at(0), 0, "what is in memory is there");
+    assert_eq!(at(0), 0, "a page in memory is there");
     // This ends the process.
     let page = 600 * 16 + 3;
     assert_eq!(at(page), (page % 251) as u8);

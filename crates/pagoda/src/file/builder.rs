@@ -1,4 +1,4 @@
-//! Opening a file and mapping it: what is asked for, and what is made of it.
+//! Opening a file and mapping it, with the chosen options.
 //!
 //! This module must never read or write the file's content.
 
@@ -31,8 +31,8 @@ impl FileRegionBuilder {
         Self { shared, path: path.to_owned(), access: Access::default() }
     }
 
-    /// Whether it is written, too; only read, if it is not said. What is written by the address of
-    /// a file that is only read is dropped sooner or later.
+    /// Whether it is written, too; only read by default. Writes by the address of a file that is
+    /// only read are dropped sooner or later.
     #[must_use]
     pub fn writable(mut self, yes: bool) -> Self {
         self.access.write = yes;
@@ -40,7 +40,7 @@ impl FileRegionBuilder {
     }
 
     /// Reads and writes through the kernel's page cache, for file systems without direct I/O. The
-    /// consequence: what is in that cache, too, is in no budget.
+    /// consequence: pages in that cache are in no budget.
     #[must_use]
     pub fn buffered(mut self, yes: bool) -> Self {
         self.access.buffered = yes;
@@ -48,7 +48,7 @@ impl FileRegionBuilder {
     }
 
     /// Opens the file and maps all of it; the region keeps the length that the file has now. Blocks
-    /// until what others have written there is on the disk.
+    /// until earlier writes of others there are on the disk.
     ///
     /// # Errors
     /// See [`MapFileError`].

@@ -1,13 +1,13 @@
-//! Reading by calls what was read ahead: it is copied from the slot where it lies.
+//! Reading by calls from pages that were read ahead: a page is copied from its slot.
 //!
-//! Who goes through a file once asks for each page once. Moving its frame into the region for that,
-//! and out again, would cost more than the copy. So it stays staged, and goes with the staged
-//! pages, the oldest first: a file that is read through pushes out little that others use. Who asks
-//! a second time has a fault like anybody else, and the page comes into the region.
+//! A sequential reader asks for each page once. Moving the frame into the region for that, and out
+//! again, would cost more than the copy. So the page stays staged, and is dropped with the staged
+//! pages, the oldest first: reading through a file evicts few pages of others. A second read of a
+//! page has a fault like any other, and the page comes into the region.
 //!
-//! An entry's warmth says so as long as it is staged and none of it is in the region: it is 0 where
-//! reclaim took it out. This module must never let a page of the user's memory be touched while it
-//! has an entry's busy bit.
+//! An entry's warmth shows this as long as it is staged and none of it is in the region: it is 0
+//! where reclaim evicted it. This module must never let a page of the user's memory be touched
+//! while it has an entry's busy bit.
 
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::page_entry::Backing;
@@ -21,11 +21,11 @@ use crate::table::{give, try_take};
 /// Of one that was asked for, to its end.
 const ASKED: u8 = 1;
 
-/// What came of reading in place.
+/// The outcome of reading in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Copied,
-    /// Somebody has the entry: perhaps it is just read.
+    /// The entry is busy: perhaps it is just read.
     Busy,
     /// It is not there, or was asked for before.
     Elsewhere,
@@ -33,8 +33,8 @@ enum Outcome {
 
 impl Inner {
     /// Copies from `offset` on, at most [`RUN_BYTES`](crate::file::writeback::RUN_BYTES) within one
-    /// entry, if that was read ahead and lies where it was read to. Waits for who has the entry.
-    /// False: it is elsewhere, or was asked for before.
+    /// entry, if that was read ahead and still is in its slot. Waits for a busy entry. False: it is
+    /// elsewhere, or was asked for before.
     pub(super) fn read_in_place(&self, offset: usize, into: &mut [u8]) -> bool {
         let entry_bytes = self.engine().entry_bytes();
         let mut wait = Wait::default();
@@ -88,8 +88,8 @@ impl Inner {
 }
 
 impl Engine {
-    /// A staged page of a file is dropped, of this slot: if it never was in the region nobody has
-    /// counted that it goes.
+    /// A staged page of a file is dropped from this slot. One that never was in the region has not
+    /// been counted as evicted yet.
     pub(super) fn note_dropped(&self, warmth: u8, slot: u32) {
         if warmth >= ASKED {
             self.went_unmoved(slot);

@@ -1,5 +1,5 @@
-//! Reading through a file: what comes into the region of it, what it pushes out, and what zones
-//! count of it.
+//! Reading through a file: which pages of it come into the region, which pages it evicts, and the
+//! counts of zones.
 
 use std::time::{Duration, Instant};
 
@@ -34,9 +34,9 @@ fn read(region: &FileRegion, blocks: std::ops::Range<usize>) {
 /// How long a thread that reads ahead may be kept from the processor.
 const AHEAD_MOST: Duration = Duration::from_millis(500);
 
-/// Reads the same, each block when it has been read ahead: who is quicker than that faults, and
-/// brings it into the region. What nobody reads ahead, as the first blocks of all, is not waited
-/// for much longer.
+/// Reads the same, each block once it has been read ahead: a quicker reader faults, and brings it
+/// into the region. The first blocks of all are not read ahead; it does not wait for them much
+/// longer.
 fn read_behind(manager: &Manager, region: &FileRegion, blocks: std::ops::Range<usize>) {
     let engine = manager.engine();
     for block in blocks {
@@ -59,7 +59,7 @@ fn blocks(region: &FileRegion) -> usize {
 }
 
 #[test]
-fn what_is_read_once_stays_out_of_the_region_and_what_is_read_again_comes_there() {
+fn a_page_read_once_stays_out_of_the_region_and_one_read_again_comes_there() {
     if skip_without_moves("reading a file through") {
         return;
     }
@@ -78,11 +78,11 @@ fn what_is_read_once_stays_out_of_the_region_and_what_is_read_again_comes_there(
     assert!(stats.evictions < all as u64 / 4, "{} of {all} went out of it", stats.evictions);
     read(&region, last.clone());
     read(&region, last.clone());
-    assert_eq!(there(last), 64, "what is used stays");
+    assert_eq!(there(last), 64, "a used page stays");
 }
 
 #[test]
-fn what_nobody_uses_makes_room_for_a_file_that_is_read_through() {
+fn unused_pages_make_room_for_a_file_that_is_read_through() {
     if skip_without_moves("cold memory beside a file") {
         return;
     }
@@ -99,7 +99,7 @@ fn what_nobody_uses_makes_room_for_a_file_that_is_read_through() {
 }
 
 #[test]
-fn what_goes_without_having_been_in_the_region_counts_as_gone_from_its_zone() {
+fn a_page_dropped_without_having_been_in_the_region_counts_as_evicted_from_its_zone() {
     if skip_without_moves("a file read through zones") {
         return;
     }
@@ -118,7 +118,7 @@ fn what_goes_without_having_been_in_the_region_counts_as_gone_from_its_zone() {
 
 /// For a disk each is one piece of memory then, and not sixteen.
 #[test]
-fn what_is_read_ahead_comes_into_frames_whose_os_pages_lie_side_by_side() {
+fn readahead_goes_to_frames_whose_os_pages_are_contiguous() {
     const LEN: usize = 32 << 20;
     if skip_without_moves("contiguous frames of a file") {
         return;
@@ -167,10 +167,10 @@ fn what_is_read_ahead_comes_into_frames_whose_os_pages_lie_side_by_side() {
     }
 }
 
-/// What threads write comes into the region. Were it read ahead into the staged pages, of which a
-/// sixteenth of the memory is kept, what is about to be written would be the oldest of those.
+/// Pages that a thread writes come into the region. Read ahead into the staged pages, of which a
+/// sixteenth of the memory is kept, the next pages to be written would be the oldest of those.
 #[test]
-fn who_writes_a_file_through_finds_what_was_read_ahead_for_him() {
+fn a_sequential_writer_finds_the_pages_that_were_read_ahead_for_it() {
     const THREADS: usize = 4;
     const LEN: u64 = 128 << 20;
     if skip_without_moves("a file written through zones") {
@@ -196,7 +196,7 @@ fn who_writes_a_file_through_finds_what_was_read_ahead_for_him() {
     region.sync().expect("a disk");
     let stats = region.stats();
     assert!(stats.read_ahead.get() > LEN / 4, "it was read ahead: {stats:?}");
-    assert!(stats.evicted_unused.get() <= LEN / 4, "what was read ahead was gone: {stats:?}");
+    assert!(stats.evicted_unused.get() <= LEN / 4, "pages that were read ahead were gone: {stats:?}");
     assert!(stats.read_again.get() <= LEN / 4, "it was read twice: {stats:?}");
     let written = std::fs::read(file.path()).expect("it is there");
     assert!(written.chunks(BLOCK).enumerate().all(|(block, is)| is == [value(block); BLOCK]));
@@ -205,23 +205,23 @@ fn who_writes_a_file_through_finds_what_was_read_ahead_for_him() {
 }
 
 #[test]
-fn what_was_read_ahead_for_nobody_is_counted_when_it_goes() {
-    if skip_without_moves("reading ahead for nobody") {
+fn unused_readahead_is_counted_when_it_is_dropped() {
+    if skip_without_moves("unused readahead") {
         return;
     }
     let (_file, _manager, region) = mapped(BasePage::K64);
-    // Who begins to go on, and does not: the first window of each is 128 KiB.
+    // Readers that begin a stream, and stop: the first window of each is 128 KiB.
     let begins = 40;
     for begin in 0..begins {
         let block = 2 + begin * 8;
         read(&region, block..block + 2);
     }
-    until("what they began is read ahead", || region.stats().read_ahead > Bytes::ZERO);
+    until("the windows that they began are read ahead", || region.stats().read_ahead > Bytes::ZERO);
     read(&region, blocks(&region) - 300..blocks(&region));
     let stats = region.stats();
     assert!(stats.evicted_unused >= Bytes::kib(64) && stats.evicted_unused <= stats.read_ahead, "{stats:?}");
     assert!(
         stats.evicted_unused.get() <= begins as u64 * (4 << 16),
-        "no more than was read ahead for nobody: {stats:?}"
+        "no more than the unused readahead: {stats:?}"
     );
 }

@@ -1,12 +1,11 @@
-//! Which pages of a file were written and are not in the file yet, and of which zone each is: what
-//! the zones' dirty limits are kept by.
+//! The dirty pages of a file, and the zone of each: the zones' dirty limits go by them.
 //!
-//! An entry is marked after it was written, and its mark goes before its content is looked at to be
-//! written back: so what is marked may be clean, and what [`write_at`](super::FileRegion::write_at)
-//! made dirty is marked. What is written by address is marked when that is looked for (`written`).
-//! Who goes beyond a zone's limit writes back himself, [`RUNS`] at most for one entry that he has
-//! written: a disk that fails, or a zone that other files have filled, keeps him no longer. This
-//! module must never be asked what differs from the file: digests say that.
+//! An entry is marked after it was written. Its mark is removed before its content is looked at for
+//! write-back. So a marked entry may be clean, and one that
+//! [`write_at`](super::FileRegion::write_at) made dirty is marked. Writes by address are marked
+//! when they are found (`written`). A writer beyond a zone's limit writes back itself, [`RUNS`] at
+//! most for one entry that it has written: a failing disk, or a zone that other files have filled,
+//! keeps it no longer. This module does not tell which pages differ from the file: digests do.
 
 use pagoda_core::page_entry::{Backing, Word};
 use pagoda_core::zone::dirty;
@@ -18,11 +17,11 @@ use crate::file::region::Inner;
 use crate::file::writeback::RUN_BYTES;
 use crate::frames::zones::ZONES_MAX;
 
-/// Runs of pages that a writer writes back for one entry, at most: sixteen times what he has
-/// written at 64 KiB.
+/// The most runs of pages that a writer writes back for one entry: sixteen times its own write at
+/// 64 KiB.
 const RUNS: usize = 4;
 
-/// Runs that are written back between two looks at what is to be read.
+/// Runs that are written back between two looks at the reads to be done.
 const BACKGROUND_RUNS: usize = 64;
 
 const _: () = assert!(ZONES_MAX < 1 << BITS);
@@ -48,7 +47,7 @@ impl Engine {
         let zone = match word.backing() {
             _ if !word.resident().is_empty() => word.zone(),
             Backing::Slot(slot) => self.zones.of_slot(slot),
-            // In the store it is in nobody's way.
+            // In the store it takes no room of others.
             Backing::None | Backing::Handle(_) => return,
         };
         self.note_dirty(file, index, zone);
@@ -76,7 +75,7 @@ impl Inner {
         }
     }
 
-    /// Writes back in the background what zones have too much of.
+    /// Writes back in the background where zones have too much dirty.
     pub(super) fn write_back_in_background(&self) {
         for zone in 0..self.engine().zones.count() {
             let enough = dirty::background(self.engine().zones.size(zone));
@@ -84,7 +83,7 @@ impl Inner {
         }
     }
 
-    /// Writes back what this file has dirty of a zone until it has no more than `enough`, `runs` at
+    /// Writes back this file's dirty pages of a zone until it has no more than `enough`, `runs` at
     /// most.
     fn write_dirty_back(&self, zone: usize, runs: usize, enough: u64) {
         let engine = self.engine();
@@ -98,7 +97,7 @@ impl Inner {
             }
             before = dirty;
             let Some(run) = self.file.dirty.next_run(zone, most) else { return };
-            // What somebody else has just now comes up again.
+            // A busy entry comes up again.
             self.with_work(|work| {
                 engine.write_run_back(&self.file, self.memory(), run, work);
             });

@@ -97,8 +97,8 @@ impl Dirty {
     }
 
     /// The next run to be written back for `zone`: it begins with an entry of that zone, and ends
-    /// with the last that is marked, at `most` entries. Who writes upwards has the oldest written
-    /// first.
+    /// with the last that is marked, at `most` entries. Of a sequential writer the oldest pages are
+    /// written first.
     pub(super) fn next_run(&self, zone: usize, most: usize) -> Option<Range<usize>> {
         let from = self.next.load(Ordering::Relaxed).min(self.entries);
         let again = || self.find(0..from, Some(zone));

@@ -1,7 +1,7 @@
-//! Why a file could not be mapped, or a part of it not be read, written or made safe.
+//! The errors of mapping a file, and of reading, writing or syncing a part of it.
 //!
-//! Each names what was tried and what to do. None of them ever stands for content: who gets one got
-//! no bytes.
+//! Each names the attempt and the remedy. None of them ever stands for content: a caller that gets
+//! one got no bytes.
 
 use std::path::PathBuf;
 
@@ -19,15 +19,15 @@ pub enum MapFileError {
     Open {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
     /// It is something else than a file.
     #[error("{} is {kind}; only a regular file can be mapped", path.display())]
     NotAFile {
-        /// What was named.
+        /// The path that was given.
         path: PathBuf,
-        /// What it is.
+        /// The kind of file that it is.
         kind: &'static str,
     },
     /// It has no bytes.
@@ -56,20 +56,20 @@ pub enum MapFileError {
     NoDirectIo {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
     /// The kernel does not copy for this process, which is how a page that can't be read becomes an
     /// error.
     #[error("process_vm_readv is refused ({errno}); allow it in the filter of system calls")]
     Copy {
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
     /// The thread that reads ahead could not be started.
     #[error("could not start a thread that reads ahead ({errno}); raise `ulimit -u`")]
     Thread {
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
     /// The manager is of another process.
@@ -80,7 +80,7 @@ pub enum MapFileError {
     Region(#[from] RegionError),
 }
 
-/// Why a part of a mapped file could not be read or written, or what was written not be made safe.
+/// Why a part of a mapped file could not be read or written, or its writes not be made safe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FileError {
     /// It reaches beyond the file's end as it was mapped.
@@ -105,8 +105,8 @@ pub enum FileError {
     /// The file has become shorter since it was mapped.
     #[error("the file has become shorter since it was mapped; what lay beyond its end is gone: map it anew")]
     Truncated,
-    /// Somebody else changed the file where it was in memory, or what was read of it could not be
-    /// dropped then.
+    /// Another program changed the file where it was in memory, or pages that were read could not
+    /// be dropped then.
     #[error(
         "somebody else has changed the file while it was mapped; let one at a time write it, and map it anew to have what it holds"
     )]
@@ -116,19 +116,19 @@ pub enum FileError {
     Unreadable {
         /// The OS page.
         offset: Bytes,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
     /// A part of it could not be written. It is kept, and tried again by the next call.
     #[error("the file could not be written ({errno}); make room or check its disk, and sync again")]
     Unwritten {
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
     /// The disk did not say that all is safe. Something that was written may be lost.
     #[error("the file could not be brought to stable storage ({errno}); check its disk, and write it anew")]
     Unsafe {
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
 }

@@ -1,18 +1,18 @@
-//! Noticing what others do to a mapped file: they make it shorter, or shorter and longer again, or
-//! write to it.
+//! Noticing changes by other programs to a mapped file: they truncate it, truncate and extend it,
+//! or write to it.
 //!
-//! A file is known by its length, its change time and its blocks ([`FileState`]). Each call looks
-//! at them, each write back does before it writes, and a thread of the region does ten times a
-//! second for who uses addresses. Our own writes change them, too: they are made one at a time, and
-//! each enters what it left. What is found to be another's is followed by a *round*:
-//! - Of a region that is only read all that is in memory is dropped, and read anew.
-//! - Of one that is written all that is in memory is compared with the file, and what the file does
-//!   not hold as it did is lost. It may be written by its address at the same time: nobody could
-//!   tell that from what was there, so that it is never just read anew.
+//! A file is known by its length, its change time and its blocks ([`FileState`]). Each call checks
+//! them, each write-back does before it writes, and a thread of the region does ten times a second
+//! for users of addresses. Our own writes change them, too: they are made one at a time, and each
+//! enters the state that it left. A change by another is followed by a *round*:
+//! - In a region that is only read all pages in memory are dropped, and read anew.
+//! - In one that is written all pages in memory are compared with the file. A page that the file
+//!   does not hold as it did is lost. It may be written by its address at the same time: that could
+//!   not be told from the earlier content, so that it is never just read anew.
 //!
-//! Until the round is over who writes back compares first, too. What stays unseen is a file that is
-//! cut and written again as long as before while a write of ours is on its way. This module must
-//! never take for seen what memory does not know of.
+//! Until the round is over each write-back compares first, too. One change goes unseen: a file that
+//! is truncated and written again to its old length while a write of ours is on its way. This
+//! module must never take a state for seen that memory does not know of.
 
 use std::sync::atomic::Ordering;
 
@@ -26,7 +26,7 @@ use crate::file::orders::Reader;
 use crate::file::region::Inner;
 use crate::file::seen::{Before, locked};
 
-/// Whether only time went by, or blocks came for what had none.
+/// Whether only time has passed, or holes were filled with blocks.
 fn is_still(now: &FileState, seen: &FileState) -> bool {
     (now.len, now.changed_ns) == (seen.len, seen.changed_ns) && now.blocks >= seen.blocks
 }
@@ -36,7 +36,7 @@ impl PageFile {
         self.file.state().map_err(Trouble::from)
     }
 
-    /// Whether nobody else has changed the file since memory knows of it.
+    /// Whether the file is unchanged by others since memory knows of it.
     fn is_as_seen(&self) -> Result<bool, Trouble> {
         let is_as_seen = |now: &FileState| is_still(now, &locked(&self.seen.states).seen);
         if is_as_seen(&self.state()?) {
@@ -50,7 +50,7 @@ impl PageFile {
         Ok(is_as_seen(&self.state()?))
     }
 
-    /// Begins a round, if it needs one: what it finds is what memory will know of.
+    /// Begins a round, if it needs one: memory will know of the state that it finds.
     fn begin_round(&self) -> Result<bool, Trouble> {
         let _writing = locked(&self.seen.writing);
         let now = self.state()?;
@@ -71,12 +71,12 @@ impl PageFile {
         }
     }
 
-    /// Whether what is in memory is just compared with the file.
+    /// Whether memory is being compared with the file.
     pub(super) fn is_in_round(&self) -> bool {
         locked(&self.seen.states).next.is_some()
     }
 
-    /// What is to be written must not go over what others wrote, nor make the file longer.
+    /// A write must not overwrite changes by others, nor make the file longer.
     pub(super) fn before_write(&self) -> Result<Before<'_>, Trouble> {
         let _writing = self.seen.write();
         let state = self.state()?;
@@ -85,7 +85,7 @@ impl PageFile {
         Ok(Before { _writing, state, is_as_seen })
     }
 
-    /// Enters what a write of ours made of the file. What can't be told is another's.
+    /// Enters the state after a write of ours. A state that can't be read is another's.
     pub(super) fn after_write(&self, before: &Before<'_>) {
         let Ok(after) = self.state() else { return };
         if after.len != before.state.len || after.blocks < before.state.blocks {
@@ -99,8 +99,8 @@ impl PageFile {
         }
     }
 
-    /// The file ends at `now_len`, or did: what lay beyond is lost, and what its last page holds is
-    /// not known.
+    /// The file ends at `now_len`, or did: pages beyond are lost, and the content of its last page
+    /// is not known.
     fn shrink(&self, now_len: u64) {
         let end = self.end();
         if now_len >= end {
@@ -153,8 +153,7 @@ impl PageFile {
 }
 
 impl Inner {
-    /// Takes note of what others did to the file. What was there before is seen by no call that
-    /// begins afterwards.
+    /// Notices changes by others. No call that begins afterwards sees earlier content.
     pub(super) fn look(&self) -> Result<(), Trouble> {
         if self.file.is_as_seen()? {
             return Ok(());
@@ -166,8 +165,8 @@ impl Inner {
         if self.file.is_writable() {
             self.write_all_back();
         }
-        // Whoever has one of them just now knows nothing of before when it is given back: they read
-        // before the round began or after.
+        // The holder of a busy entry has no earlier content when it gives it back: it read before
+        // the round began or after.
         self.drop_lost();
         let end = self.file.end();
         if end < *known_end {
@@ -178,8 +177,8 @@ impl Inner {
         Ok(())
     }
 
-    /// What is in memory and must not be seen leaves it. What can't, as where its user has locked
-    /// it, goes when memory gets short, and no call shows it.
+    /// Drops pages in memory that must not be seen. A page that can't be dropped, because its user
+    /// has locked it for example, goes when memory gets short, and no call shows it.
     fn drop_lost(&self) {
         let len = self.range.len();
         if !self.file.is_writable() {
@@ -224,7 +223,7 @@ mod tests {
     use super::*;
     use crate::file::tests::mapped;
 
-    /// Else a call would end before what was behind the new end is cleared.
+    /// Else a call would end before the pages beyond the new end are cleared.
     #[test]
     fn a_round_is_waited_for_also_while_something_is_written() {
         if skip_without_moves("a round beside a write") {
@@ -245,9 +244,9 @@ mod tests {
         drop(writing);
     }
 
-    /// Else a call that met the region's own thread would show what was there before.
+    /// Else a call that met the region's own thread would show earlier content.
     #[test]
-    fn of_two_who_look_at_once_both_see_what_others_did() {
+    fn of_two_concurrent_looks_both_see_the_changes_by_others() {
         if skip_without_moves("two looks at once") {
             return;
         }
@@ -264,7 +263,7 @@ mod tests {
                 looks.store(true, Ordering::Release);
                 file.is_as_seen().ok()
             });
-            until("somebody looks", || looks.load(Ordering::Acquire));
+            until("a thread looks", || looks.load(Ordering::Acquire));
             std::thread::sleep(std::time::Duration::from_millis(50));
             drop(other_looks);
             assert_eq!(looker.join().expect("no panic"), Some(false));

@@ -1,23 +1,23 @@
 //! A file region: a file as memory, by a page cache of the manager's own.
 //!
-//! Its pages are read when they are touched and ahead of that, stay within the manager's budget and
-//! zones like any other, and are written back if they differ from the file. All I/O is direct, so
-//! that nothing of the file is in the kernel's cache. Who reads and writes by
-//! [`FileRegion::read_at`] and [`FileRegion::write_at`] gets an error where the file fails; who
-//! uses its address gets SIGBUS, as from mmap(2).
+//! Its pages are read when they are touched and ahead of that. They stay within the manager's
+//! budget and zones like any other, and dirty ones are written back. All I/O is direct, so that
+//! nothing of the file is in the kernel's cache. [`FileRegion::read_at`] and
+//! [`FileRegion::write_at`] return an error where the file fails; an access by address raises
+//! SIGBUS, as with mmap(2).
 //!
-//! | file | what it has |
+//! | file | purpose |
 //! |---|---|
 //! | `builder` | opening a file and mapping it |
-//! | `inner` | what a region does for its users |
-//! | `page_file` | the file as pages: what differs from it, what of it can't be read |
-//! | `others` | noticing what others do to it |
-//! | `dirty` | which of them were written and are not in the file yet; the zones' limits for that |
-//! | `written` | marking what was written by address |
-//! | `reads` | which of them were read before, and which nobody has asked for yet |
-//! | `write_back` | from the file into a slot, and back |
-//! | `ahead` | the thread that reads ahead, by `pagoda_core::fault::readahead` |
-//! | `in_place` | reading by calls what was read ahead, where it lies |
+//! | `region` | the work of a region for its users |
+//! | `page_file` | the file as pages: which of them are dirty, and which are lost |
+//! | `external_changes`, `seen` | noticing changes by other programs |
+//! | `dirty`, `dirty_map` | which entries are dirty; the zones' limits for that |
+//! | `write_tracking` | marking writes by address |
+//! | `refaults` | which entries were read before, or were read ahead and not used yet |
+//! | `writeback` | from the file into a slot, and back |
+//! | `readahead`, `orders` | readahead threads, by `pagoda_core::fault::readahead` |
+//! | `cached_reads` | reading by calls from pages that were read ahead, in place |
 //!
 //! This module must never show bytes that are not the file's or its writers'.
 
@@ -51,30 +51,29 @@ pub use builder::FileRegionBuilder;
 pub use error::{FileError, MapFileError};
 pub(crate) use page_file::PageFile;
 
-/// What a file region has done so far, in bytes.
+/// The totals of a file region, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileStats {
     /// Read of the file.
     pub read: Bytes,
     /// Of that, read before it was asked for.
     pub read_ahead: Bytes,
-    /// Of what was read, what had been read before and was not in memory any more.
+    /// Of these, pages that had been read before and were not in memory any more.
     pub read_again: Bytes,
-    /// Read ahead and evicted before anybody asked for it. Asking is `read_at`, `write_at`, and a
-    /// fault: what is used by its address is only seen where it faults, so that this is too much
-    /// for who uses addresses.
+    /// Read ahead and evicted unused. Use is `read_at`, `write_at`, and a fault: use by address is
+    /// only seen where it faults, so that this is too high for users of addresses.
     pub evicted_unused: Bytes,
-    /// Written to the file: by syncs, by reclaim, and by who wrote more than may be dirty.
+    /// Written to the file: by syncs, by reclaim, and by writers that exceed the dirty limit.
     pub written: Bytes,
-    /// Base pages that were written and are not in the file yet. At most a fifth of each zone is
-    /// dirty when [`FileRegion::write_at`] returns, unless the file can't be written. What is
-    /// written by address is seen within a second or two.
+    /// Dirty base pages: written, and not in the file yet. At most a fifth of each zone is dirty
+    /// when [`FileRegion::write_at`] returns, unless the file can't be written. Writes by address
+    /// are seen within a second or two.
     pub dirty: Bytes,
 }
 
-/// A file as memory. Any number of threads may use it at once. Dropping it writes what differs
-/// back, without waiting for the disk to be safe and without telling what fails:
-/// [`close`](Self::close) does both.
+/// A file as memory. Any number of threads may use it at once. Dropping it writes dirty pages back,
+/// without waiting until they are safe and without reporting errors: [`close`](Self::close) does
+/// both.
 ///
 /// ```
 /// use pagoda::{Bytes, Manager};
@@ -121,18 +120,18 @@ impl FileRegion {
     }
 
     /// Its first byte. Valid for reads of [`len`](Self::len) bytes, and for writes if it was mapped
-    /// writable, as long as the region lives. An access to a page that is out blocks until it is
-    /// read; one to a page that can't be read raises SIGBUS. Who needs an error in its place uses
-    /// [`read_at`](Self::read_at).
+    /// writable, as long as the region lives. An access to a page that is not in memory blocks
+    /// until it is read; one to a page that can't be read raises SIGBUS. [`read_at`](Self::read_at)
+    /// returns an error in its place.
     ///
-    /// Its memory must not be unmapped, moved or discarded by its address: what was written there
-    /// might read zero, or as the file is, and a sync of another thread might wait for it.
+    /// Its memory must not be unmapped, moved or discarded by its address: writes there might be
+    /// lost, and a sync of another thread might wait for it.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(self.inner().range.start())
     }
 
-    /// What it has done so far. All zero in a forked child, which has none of it.
+    /// Its totals so far. All zero in a forked child, which has none of it.
     #[must_use]
     pub fn stats(&self) -> FileStats {
         let Ok(inner) = self.maker() else { return FileStats::default() };
@@ -148,8 +147,8 @@ impl FileRegion {
         }
     }
 
-    /// Copies from the file. Blocks for the disk where it is not in memory. Of bytes that others
-    /// write meanwhile each is what it was before or after.
+    /// Copies from the file. Blocks for the disk where it is not in memory. A byte that others
+    /// write meanwhile is the old or the new one.
     ///
     /// # Errors
     /// See [`FileError`]; `into` may hold anything then.
@@ -171,8 +170,8 @@ impl FileRegion {
     }
 
     /// Copies into the file's memory. It reaches the file when memory gets short, and is safe after
-    /// [`sync`](Self::sync). Who writes more than a fifth of a zone waits until a part of it is
-    /// written back, up to 1 MiB for each base page.
+    /// [`sync`](Self::sync). A call that makes more than a fifth of a zone dirty waits until a part
+    /// of it is written back, up to 1 MiB for each base page.
     ///
     /// # Errors
     /// See [`FileError`]; a part may be written then.
@@ -196,13 +195,13 @@ impl FileRegion {
         })
     }
 
-    /// Returns when all that was written before is on stable storage. It looks at everything of the
-    /// file that is in memory, and then waits for the disk. Nobody else waits for it.
+    /// Returns when all earlier writes are on stable storage. It looks at all pages of the file
+    /// that are in memory, and then waits for the disk. No other call waits for it.
     ///
     /// # Errors
-    /// See [`FileError`]: also what went wrong since the last call, when memory got short. It is
-    /// told once, as fsync(2) does. What could not be written is kept and tried again by the next
-    /// call; all else was written.
+    /// See [`FileError`]: also errors since the last call, when memory got short. Each is returned
+    /// once, as by fsync(2). Pages that could not be written are kept and tried again by the next
+    /// call; all others were written.
     pub fn sync(&self) -> Result<(), FileError> {
         self.maker()?.sync()
     }

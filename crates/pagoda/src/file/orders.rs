@@ -1,4 +1,4 @@
-//! What is to be read ahead of a file: windows, in the order in which they were asked for.
+//! The windows to be read ahead of a file, in the order of their requests.
 //!
 //! At most [`ORDERS_MOST`] wait. This module must never read.
 
@@ -13,13 +13,14 @@ use pagoda_core::size::Bytes;
 
 use crate::file::seen::locked;
 
-/// Read at once, a part of a window: what a reader who comes too early waits for.
+/// The part of a window that is read at once: a reader that comes too early waits for it.
 pub(crate) const READ_BYTES: usize = 512 << 10;
 
-/// Windows that wait: one of each reader who goes on. One more is forgotten, and its reader faults.
+/// The most windows that wait: one of each sequential reader. One more is forgotten, and its reader
+/// faults.
 pub(crate) const ORDERS_MOST: usize = STREAMS;
 
-/// Windows to be read, and who ordered them.
+/// The windows to be read, by reader.
 pub(super) struct Orders {
     state: Mutex<State>,
     bell: Condvar,
@@ -27,9 +28,9 @@ pub(super) struct Orders {
 
 pub(crate) struct State {
     policy: ReadAhead,
-    /// The first one is what nobody has begun with yet.
+    /// The first one is not begun yet.
     windows: VecDeque<Part>,
-    /// What is read at once, in entries.
+    /// The entries that are read at once.
     most: u64,
     quit: bool,
 }
@@ -43,7 +44,7 @@ pub(super) struct Part {
     pub reader: Reader,
 }
 
-/// Where somebody wants what he goes through.
+/// The place where a sequential reader wants its pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reader {
     /// Wherever it is: by [`read_at`](super::FileRegion::read_at).
@@ -52,7 +53,7 @@ pub(super) enum Reader {
     InRegion,
 }
 
-/// What the thread does next.
+/// The next work of the thread.
 pub(super) enum Next {
     Read(Part),
     /// Nothing was ordered for so long as was waited.
@@ -68,7 +69,7 @@ impl Orders {
         Self { state: Mutex::new(State { policy, windows, most, quit: false }), bell: Condvar::new() }
     }
 
-    /// Takes note that somebody asked for entry `index`, and had not got it before.
+    /// Notes a request for entry `index`, which was not in memory.
     pub(super) fn note(&self, index: u64, reader: Reader) {
         let mut state = locked(&self.state);
         let window = state.policy.fault(index);
@@ -115,7 +116,7 @@ impl State {
 /// The warmth of a page that was read ahead, never was in the region, and was not asked for.
 pub(super) const UNASKED: u8 = 2;
 
-/// Whether an entry of a file was read ahead, and nobody has asked for it.
+/// Whether an entry of a file was read ahead, and not used yet.
 pub(crate) fn is_unasked(word: Word) -> bool {
     matches!(word.backing(), Backing::Slot(_)) && word.resident().is_empty() && word.warmth() == UNASKED
 }
@@ -127,8 +128,8 @@ mod tests {
     #[test]
     fn a_window_is_read_in_parts_and_the_next_one_behind_it() {
         let orders = Orders::new(64 << 10, 1000);
-        // The first windows of somebody who reads upwards: as far as each one's first page tells,
-        // and ordered at once.
+        // The first windows of a sequential reader: as far as each one's first page tells, and
+        // ordered at once.
         let mut asked = 0;
         let mut windows = Vec::new();
         for _ in 0..7 {

@@ -1,14 +1,14 @@
-//! A file as pages: what it holds of each entry, which of it is out of date, and which of it is
+//! A file as pages: the content that it holds of each entry, and which pages are out of date or
 //! lost.
 //!
-//! What the file holds of each OS page is known by a digest, taken when it was read or written. So
-//! a page is *dirty* if it differs from the file, whoever wrote it and by whatever address, and one
-//! that is clean is dropped without a write. What is mapped to be read has no digests: it is always
-//! dropped.
+//! A digest of each OS page tells the file's content, taken when it was read or written. So a page
+//! is *dirty* if it differs from the file, whichever thread wrote it and by whatever address, and a
+//! clean one is dropped without a write. A file mapped to be read has no digests: its pages are
+//! always dropped.
 //!
-//! What could not be read is *lost* for as long as the file is mapped: a reader gets an error, and
-//! never what was there before. Whoever calls has the busy bit of the entry. This module must never
-//! take I/O that failed for content, write beyond the file's end, or know an address.
+//! A page that could not be read is *lost* for as long as the file is mapped: a reader gets an
+//! error, and never earlier content. The caller has the busy bit of the entry. This module must
+//! never take failed I/O for content, write beyond the file's end, or know an address.
 
 use std::io::IoSliceMut;
 use std::ops::Range;
@@ -35,9 +35,9 @@ use crate::file::seen::Seen;
 pub(crate) enum Trouble {
     /// It is shorter than it was.
     Truncated,
-    /// Somebody else changed it where it was in memory.
+    /// Another program changed it where it was in memory.
     Changed,
-    /// What the kernel said.
+    /// The kernel's error.
     Os(Errno),
 }
 
@@ -70,23 +70,23 @@ pub(crate) struct PageFile {
     pub(super) file: MappedFile,
     /// Its length when it was mapped, in bytes.
     len: u64,
-    /// The least that it was seen to have since: what lies beyond is lost, also if the file becomes
-    /// longer again.
+    /// The least length that was seen since: pages beyond are lost, also if the file becomes longer
+    /// again.
     pub(super) end: AtomicU64,
     pub(super) seen: Seen,
     entry_bytes: usize,
     writable: bool,
-    /// Of each OS page what the file holds; 0 if that is not known. None at all if it is only read.
+    /// The digest of each OS page in the file; 0 if it is not known. None if it is only read.
     digests: Arc<[AtomicU64]>,
-    /// What digests depend on, so that nobody makes two pages of one digest on purpose.
+    /// The seed of digests, so that two pages of one digest can't be made on purpose.
     seed: u64,
     /// OS pages that could not be read.
     lost: PageSet,
     /// Why the first of them could not.
     why_lost: AtomicI32,
-    /// Why something could not be written that nobody was told of.
+    /// The reason of a failed write that no call has returned yet.
     untold: AtomicI32,
-    /// Times the disk did not say that what was written is safe.
+    /// Times the disk did not confirm that writes are safe.
     failed_flushes: AtomicU64,
     pub(super) orders: Orders,
     pub(super) reads: Reads,
@@ -151,14 +151,14 @@ impl PageFile {
         self.offset(index) / OS_PAGE as u64
     }
 
-    /// Reads entry `index`: what the file has of it, and zeroes behind its end. What can't be read
-    /// is zero and lost.
+    /// Reads entry `index`: the file's content, and zeroes behind its end. A page that can't be
+    /// read is zero and lost.
     pub(super) fn read(&self, index: usize, into: &mut [u8]) {
         let offset = self.offset(index);
         let wanted = self.bytes_in(offset, into.len());
         match self.read_at(offset, &mut into[..wanted.next_multiple_of(OS_PAGE)]) {
             Ok(got) if got >= wanted => into[wanted..].fill(0),
-            // Only what is really bad shall be lost.
+            // Only pages that are really bad become lost.
             _ => {
                 for at in (0..wanted).step_by(OS_PAGE) {
                     self.read_page(offset + at as u64, &mut into[at..at + OS_PAGE]);
@@ -185,8 +185,8 @@ impl PageFile {
         self.lose(page..page + 1, trouble);
     }
 
-    /// Reads entries from `index` on, all or nothing: what can't be read is left to who asks for
-    /// it.
+    /// Reads entries from `index` on, all or nothing: a page that can't be read is left to a fault
+    /// of its own.
     pub(super) fn read_several(&self, index: usize, into: &mut [&mut [u8]]) -> bool {
         let offset = self.offset(index);
         let room = into.iter().map(|part| part.len()).sum();
@@ -238,24 +238,23 @@ impl PageFile {
         self.digests[page as usize].store(self.digest(bytes), Ordering::Relaxed);
     }
 
-    /// Whether that is what the file held of an OS page, as far as is known.
+    /// Whether the file holds these bytes of an OS page, as far as is known.
     pub(super) fn holds(&self, page: u64, bytes: &[u8]) -> bool {
         self.digests[page as usize].load(Ordering::Relaxed) == self.digest(bytes)
     }
 
-    /// What the file holds of an OS page is not known any more.
+    /// The file's content of an OS page is not known any more.
     pub(super) fn forget(&self, page: u64) {
         if self.writable {
             self.digests[page as usize].store(0, Ordering::Relaxed);
         }
     }
 
-    /// Writes those OS pages of `wanted`, bits from the first of entry `index` on, that the file
-    /// does not hold as they are in `content`, which is all of some entries; it `stays` in memory
-    /// or not. What lies beyond the end of a file that became shorter is lost, and so is what
-    /// others have changed.
+    /// Writes the OS pages of `wanted`, bits from the first of entry `index` on, that differ from
+    /// the file in `content`, which is all of some entries; it `stays` in memory or not. Pages
+    /// beyond the end of a truncated file are lost, and so are those that others have changed.
     ///
-    /// If it fails something of it may be written, and nothing is taken for written that is not.
+    /// If it fails a part may be written, and no page is taken for written that is not.
     pub(super) fn write_back(
         &self,
         index: usize,
@@ -267,7 +266,7 @@ impl PageFile {
             return Ok(());
         }
         let first = self.first_page(index);
-        // What stays must be the file's, whether it is written or not.
+        // A page that stays must be the file's, written or not.
         let compares_all = stays && self.is_in_round();
         let mut dirty = self.differing(index, wanted, content);
         if dirty == 0 && !compares_all {
@@ -297,7 +296,7 @@ impl PageFile {
                 }
             };
             note(written.is_ok());
-            // A flush that fails forgets what it finds: this it may not have found.
+            // A failed flush forgets the pages that it finds: it may not have found this one.
             if self.failed_flushes.load(Ordering::SeqCst) != flushes {
                 note(false);
             }
@@ -352,9 +351,9 @@ impl PageFile {
         self.file.read_all_at(offset, into)
     }
 
-    /// Returns when all that was written is on stable storage. If the disk does not say so, nobody
-    /// knows any more what the file holds: all that is in memory is written anew by the next sync,
-    /// for the kernel tells of what it lost once.
+    /// Returns when all writes are on stable storage. If the disk does not confirm that, the file's
+    /// content is not known any more: the next sync writes all pages in memory anew, for the kernel
+    /// tells once that it lost some.
     pub(super) fn flush(&self) -> Result<(), KernelErrno> {
         let outcome = self.sync_file();
         if outcome.is_err() {
@@ -408,15 +407,14 @@ impl PageFile {
         })
     }
 
-    /// Something could not be written: the next sync tells, whatever comes of it. What is gone goes
-    /// before what is kept.
+    /// A write failed: the next sync tells, whatever comes of it. Lost pages go before kept ones.
     pub(super) fn is_untold(&self, trouble: Trouble) {
         let code = trouble.to_code();
         let is_worse = |known: i32| (known == 0 || code < 0 && known > 0).then_some(code);
         let _ = self.untold.fetch_update(Ordering::AcqRel, Ordering::Acquire, is_worse);
     }
 
-    /// What could not be written since this was asked last.
+    /// The failed writes since the last call.
     pub(super) fn take_untold(&self) -> Option<Trouble> {
         Trouble::from_code(self.untold.swap(0, Ordering::AcqRel))
     }

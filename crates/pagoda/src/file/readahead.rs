@@ -1,15 +1,15 @@
-//! Reading ahead: what `pagoda_core::fault::readahead` orders is read by threads of the region's
-//! own, while its readers go on.
+//! Readahead of files: threads of the region's own read the windows that
+//! `pagoda_core::fault::readahead` orders, while their readers go on.
 //!
-//! Entries that hold nothing are read in runs into frames, which are staged. For who reads by calls
-//! they stay there, and are read where they lie (`in_place`). For who reads by address, or writes,
-//! they are moved into the region, but for the first page of each window, so that touching it tells
-//! that its reader has come so far. What a writer is given comes there anyway: left staged until
-//! then, beside pages that he has written and that are not, it would be the oldest that is staged,
-//! and go first. The frames of long runs are contiguous as long as there is room for fresh ones. It
-//! is a guess: it takes its frames as a fault does, by reclaim if need be, and what can't be read
-//! is left to who asks for it. This module must never fill anything but what is in the file and
-//! nowhere else.
+//! Entries that hold nothing are read in runs into frames, which are staged. For readers by calls
+//! they stay there, and are read in place (`in_place`). For readers by address, and writers, they
+//! are moved into the region, but for the first page of each window, so that touching it tells the
+//! reader's progress. A page to be written comes into the region anyway. Left staged until then,
+//! beside written pages that are not, it would be the oldest staged page, and be evicted first. The
+//! frames of long runs are contiguous as long as there is room for fresh ones. Readahead is a
+//! guess: it takes its frames as a fault does, by reclaim if need be, and a page that can't be read
+//! is left to a fault of its own. This module must never fill an entry whose content is not in the
+//! file alone.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -30,19 +30,19 @@ use crate::table::{Entries, give, try_take};
 /// parts; more, or longer windows, gained nothing.
 pub(super) const READERS: usize = 4;
 
-/// Moved in with the gate held, at most: who maps or unmaps waits for the end of that.
+/// The most that is moved in with the gate held: a thread that maps or unmaps waits that long.
 const GATE_BYTES: usize = 256 << 10;
 
 /// Steps of reclaim for one frame before the part is given up.
 const STEPS: u32 = 16;
 
 impl Engine {
-    /// After a fault was served: if it was in a file, orders what is to be read next.
+    /// After a fault was served: if it was in a file, orders the next window.
     pub(crate) fn note_file_fault(&self, address: usize) {
         self.note_file_read(address, Reader::InRegion);
     }
 
-    /// The same after a fault that nobody had: a call brought the page in.
+    /// The same without a fault: a call brought the page in.
     pub(super) fn note_file_read(&self, address: usize, reader: Reader) {
         if self.file_regions.load(Ordering::Acquire) == 0 {
             return;
@@ -145,7 +145,8 @@ impl Engine {
         count
     }
 
-    /// Moves what was read into the region, but for the entry that marks how far the reader is.
+    /// Moves the pages that were read into the region, but for the entry that marks the reader's
+    /// progress.
     fn move_run_in(&self, file: &PageFile, range: PageRange, run: Range<usize>, marker: usize) {
         let entry_bytes = self.entry_bytes();
         let mut at = run.start;
@@ -163,7 +164,8 @@ impl Engine {
                 let Some(word) = try_take(span.entry(index)) else { continue };
                 let word = match word.backing() {
                     Backing::Slot(slot) if word.resident().is_empty() => {
-                        // Whoever goes on does not come back: it is the first to go again.
+                        // A sequential reader does not come back: this page is the first to be
+                        // evicted again.
                         self.install_staged(&table, span, &page, word, slot).with_warmth(0)
                     }
                     _ => word,
@@ -175,7 +177,7 @@ impl Engine {
     }
 }
 
-/// Whether nobody has this entry of a file, and nothing of it is in memory or in the store.
+/// Whether this entry of a file is not busy, and none of it is in memory or in the store.
 pub(super) fn is_only_in_file(entries: &Entries, index: usize) -> bool {
     let word = entries.word(index);
     !word.is_busy() && holds_nothing(word)

@@ -1,8 +1,8 @@
-//! Which entries of a file were read before, and which were read ahead and not asked for yet: what
-//! counters are made of.
+//! Which entries of a file were read before, and which were read ahead and not used yet, for
+//! counters.
 //!
-//! Nothing here may ever decide anything, or be waited for: of two threads that are at one entry at
-//! once either may be counted.
+//! Nothing here may ever decide anything, or be waited for. Of two threads at one entry at once
+//! either may be counted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,7 +10,7 @@ use pagoda_core::migrate::pages::PageSet;
 use pagoda_core::size::Bytes;
 use pagoda_linux::mem::words::zeroed_words;
 
-/// What is known of a file's entries.
+/// The history of a file's entries.
 pub(super) struct Reads {
     /// Read once, at least.
     seen: PageSet,
@@ -18,7 +18,7 @@ pub(super) struct Reads {
     unused: PageSet,
     /// Bytes that were read once more.
     pub(super) again_bytes: AtomicU64,
-    /// Bytes that went before anybody asked for them.
+    /// Bytes that were dropped unused.
     pub(super) evicted_unused_bytes: AtomicU64,
 }
 
@@ -44,12 +44,12 @@ impl Reads {
         }
     }
 
-    /// Entry `index` was read, and nobody has asked for it.
+    /// Entry `index` was read ahead, and is not used yet.
     pub(super) fn note_ahead(&self, index: usize) {
         self.unused.add(index as u64..index as u64 + 1);
     }
 
-    /// Somebody asks for entry `index`.
+    /// Entry `index` is used.
     pub(super) fn note_asked(&self, index: usize) {
         self.take_unused(index);
     }
@@ -61,7 +61,7 @@ impl Reads {
         }
     }
 
-    /// Most were asked for, and leave the line to all who read it.
+    /// Most were used before; the load keeps the cache line shared among all readers.
     fn take_unused(&self, index: usize) -> bool {
         let index = index as u64;
         self.unused.has(index) && !self.unused.take(index..index + 1).is_empty()

@@ -1,5 +1,5 @@
-//! What a file region does for its users: bringing in what they ask for, writing it back, and the
-//! life of the thread that reads ahead.
+//! The work of a file region for its users: reading pages in, writing them back, and the life of
+//! the readahead thread.
 //!
 //! This module must never copy a page that it has not seen to be there.
 
@@ -32,11 +32,11 @@ use crate::state::pending::{Fault, GIVE_UP_NS, Tried};
 use crate::stats::account::Account;
 use crate::store::Scratch;
 
-/// How often the file is looked at for who uses addresses. Each look is one system call.
+/// How often the file is checked for users of addresses. Each look is one system call.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// How often what was written by address is looked for: each look goes through the page tables of
-/// what is in memory.
+/// How often writes by address are looked for: each look goes through the page tables of the
+/// memory.
 const WRITTEN_LOOK: Duration = Duration::from_secs(1);
 
 /// How long a reader that does not look sleeps while nothing is to be read.
@@ -46,7 +46,7 @@ const SLEEP: Duration = Duration::from_secs(3600);
 const YIELDS: u32 = 8;
 const SLEEP_US: u32 = 20;
 
-/// Somebody else is at what is wanted.
+/// A wait for a busy entry.
 #[derive(Default)]
 pub(super) struct Wait {
     tries: u32,
@@ -66,10 +66,10 @@ pub(super) struct Inner {
     /// As long as it lives.
     memory: Option<RegionMemory>,
     account: Arc<Account>,
-    /// One sync at a time. Whoever has it may take the gate.
+    /// One sync at a time. Its holder may take the gate.
     syncing: Mutex<()>,
-    /// One round of what others did at a time, and up to where the file went by the last. As for a
-    /// sync, which may hold that around it.
+    /// One round after changes by others at a time, and the length of the file by the last. As for
+    /// a sync, which may hold that around it.
     pub(super) looking: Mutex<u64>,
     /// Working memory, at most of as many threads as were here at once. Held around nothing else.
     works: Mutex<Vec<Work>>,
@@ -130,9 +130,9 @@ impl Inner {
     }
 
     /// Lets `copy` copy `len` bytes at `offset` of the region, entry by entry and no more than
-    /// [`RUN_BYTES`] at once. It gets an offset, and which of the bytes are to be there; it says
-    /// how many it copied. If none, what was there a moment ago is not, or the caller's memory is
-    /// not: it is called again, and told that.
+    /// [`RUN_BYTES`] at once. It gets an offset, and which of the bytes must be there; it returns
+    /// the bytes that it copied. It returns none if a page that was there a moment ago is gone, or
+    /// the caller's memory is not there. Then it is called again, and told that.
     pub(super) fn each_part(
         &self,
         offset: u64,
@@ -174,8 +174,8 @@ impl Inner {
                 if engine.lacks_memory() && ran_ns().saturating_sub(since_ns) > GIVE_UP_NS {
                     return false;
                 }
-                // An event in the way is for the handlers to read, which are told: whoever reads
-                // takes the faults of others, too.
+                // The handlers are woken to read an event in the way: reading it here would take
+                // faults of others.
                 wait.a_little();
             }
             true
@@ -218,10 +218,11 @@ impl Inner {
         self.write_all_back();
         let unwritten = self.file.take_untold();
         let flushed = self.file.flush();
-        // What may be lost goes before what is kept or known to be gone: the kernel says it once.
+        // Pages that may be lost go before kept ones and those known to be gone: the kernel tells
+        // once.
         let flushed = flushed.map_err(|errno| FileError::Unsafe { errno: Errno(errno.raw_os_error()) });
         if let Err(error) = flushed.and(looked.map_err(|trouble| error_of(trouble, 0))) {
-            // What is gone is told by the next one. What is kept is tried again by it.
+            // The next sync tells of pages that are gone. It tries kept ones again.
             if let Some(gone @ (Trouble::Truncated | Trouble::Changed)) = unwritten {
                 self.file.is_untold(gone);
             }
@@ -259,9 +260,9 @@ impl Inner {
             if !looks_after {
                 continue;
             }
-            // Who uses addresses has no other way to learn of it, also while much is read.
+            // Users of addresses have no other way to learn of it, also while much is read.
             if looked.elapsed() >= LOOK {
-                // Whoever calls is told of trouble.
+                // The next call returns the trouble.
                 let _ = self.look();
                 looked = Instant::now();
             }
@@ -278,7 +279,7 @@ impl Inner {
     }
 }
 
-/// What trouble with what lies at `offset` means to its reader.
+/// The error of a reader for trouble with the page at `offset`.
 fn error_of(trouble: Trouble, offset: u64) -> FileError {
     match trouble {
         Trouble::Truncated => FileError::Truncated,

@@ -1,4 +1,4 @@
-//! Reading by calls beside those who read by address.
+//! Reading by calls beside readers by address.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -16,15 +16,16 @@ use super::super::tests::mapped;
 const READERS: u64 = 2;
 const READS: usize = 20_000;
 
-/// A fault is told once: who takes it from the descriptor serves it, or its thread sleeps for good.
+/// A fault is reported once: the thread that reads it from the descriptor serves it, or the
+/// faulting thread sleeps for good.
 #[test]
-fn who_reads_by_calls_takes_no_fault_from_who_reads_by_address() {
+fn a_reader_by_calls_takes_no_fault_from_a_reader_by_address() {
     if skip_without_moves("calls beside addresses") {
         return;
     }
     let (_file, _manager, region) = mapped(BasePage::K64);
     let region = Arc::new(region);
-    // Each has pages of its own: nobody else brings in what it waits for.
+    // Each has pages of its own: no other thread reads in the page that it waits for.
     let own = region.len() as usize / OS_PAGE / (2 * READERS as usize);
     let (done, all) = channel();
     // Not of a scope: one that is never woken can't be waited for.
@@ -44,7 +45,7 @@ fn who_reads_by_calls_takes_no_fault_from_who_reads_by_address() {
                     }
                     assert_eq!(byte[0], (page % 251) as u8, "page {page}");
                 }
-                done.send(()).expect("somebody waits");
+                done.send(()).expect("the test waits");
             });
         }
     }
@@ -52,7 +53,7 @@ fn who_reads_by_calls_takes_no_fault_from_who_reads_by_address() {
     for _ in 0..2 * READERS {
         match all.recv_timeout(Duration::from_secs(60)) {
             Ok(()) => {}
-            Err(RecvTimeoutError::Timeout) => panic!("a reader waits for a fault that nobody serves"),
+            Err(RecvTimeoutError::Timeout) => panic!("a reader waits for a fault that no thread serves"),
             Err(RecvTimeoutError::Disconnected) => panic!("a reader found another byte"),
         }
     }
@@ -61,7 +62,7 @@ fn who_reads_by_calls_takes_no_fault_from_who_reads_by_address() {
 /// Where faults of user mode alone are served the kernel copies nothing from or to a page of the
 /// caller's that is out.
 #[test]
-fn who_calls_with_memory_that_is_out_gets_it_back() {
+fn a_call_with_swapped_out_memory_gets_it_back() {
     if skip_without_moves("calls with managed memory") {
         return;
     }
@@ -82,7 +83,7 @@ fn who_calls_with_memory_that_is_out_gets_it_back() {
             .write_at(15 * OS_PAGE as u64, &bytes_of(from.words_mut())[100..][..3 * OS_PAGE])
             .expect("written");
         region.sync().expect("a disk");
-        done.send(()).expect("somebody waits");
+        done.send(()).expect("the test waits");
     });
     match all.recv_timeout(Duration::from_secs(60)) {
         Ok(()) => {}

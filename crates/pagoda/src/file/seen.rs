@@ -8,29 +8,29 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use pagoda_linux::io::mapped_file::FileState;
 use pagoda_linux::process::thread::yield_now;
 
-/// What is known of a file's states.
+/// The known states of a file.
 pub(super) struct Seen {
-    /// Held around a write of ours, so that what it changed can be told from what others did; and
-    /// for a moment by who looks. An innermost lock.
+    /// Held around a write of ours, so that its change can be told from those of others; and for a
+    /// moment by a look. An innermost lock.
     pub(super) writing: Mutex<()>,
-    /// Who holds it writes: who looks does not wait for that.
+    /// Its holder writes: a look does not wait for that.
     is_written: AtomicBool,
     /// Held for a few loads and stores.
     pub(super) states: Mutex<States>,
 }
 
 pub(crate) struct States {
-    /// What is in memory is of this one.
+    /// The pages in memory are of this state.
     pub(super) seen: FileState,
     /// As it was when the round began that is under way.
     pub(super) next: Option<FileState>,
 }
 
-/// What a write back found before it writes, with nobody else writing.
+/// The state found before a write-back, with no other write under way.
 pub(super) struct Before<'a> {
     pub(crate) _writing: Writing<'a>,
     pub(super) state: FileState,
-    /// Nobody else has changed the file.
+    /// No other program has changed the file.
     pub(super) is_as_seen: bool,
 }
 
@@ -58,14 +58,14 @@ impl Seen {
         Writing { is_written: &self.is_written, _lock: lock }
     }
 
-    /// Nobody writes, while it lives. None if somebody does.
+    /// Keeps others from writing, while it lives. None while another write is under way.
     pub(super) fn unless_written(&self) -> Option<MutexGuard<'_, ()>> {
         loop {
             match self.writing.try_lock() {
                 Ok(lock) => return Some(lock),
                 Err(TryLockError::Poisoned(lock)) => return Some(lock.into_inner()),
                 Err(TryLockError::WouldBlock) if self.is_written.load(Ordering::Acquire) => return None,
-                // Somebody else who looks; what he finds is not known yet.
+                // Another look has it; its finding is not known yet.
                 Err(TryLockError::WouldBlock) => yield_now(),
             }
         }

@@ -34,7 +34,7 @@ pub(super) fn mapped(base: BasePage) -> (tempfile::NamedTempFile, Manager, FileR
 }
 
 #[test]
-fn what_can_not_be_read_is_an_error_and_stays_one() {
+fn a_page_that_can_not_be_read_is_an_error_and_stays_one() {
     if skip_without_moves("a file that can't be read") {
         return;
     }
@@ -50,12 +50,12 @@ fn what_can_not_be_read_is_an_error_and_stays_one() {
     failing.reads.store(false, Ordering::Release);
     assert_eq!(region.read_at(at, &mut byte), Err(error), "it was never tried again");
     assert!(region.write_at(at, &[1]).is_err());
-    region.read_at(40 << 20, &mut byte).expect("what is elsewhere was not lost");
+    region.read_at(40 << 20, &mut byte).expect("a page elsewhere was not lost");
     assert_eq!(byte, [((40 << 20) / OS_PAGE % 251) as u8]);
 }
 
 #[test]
-fn what_can_not_be_written_is_kept_told_once_and_written_when_it_can_be() {
+fn a_page_that_can_not_be_written_is_kept_told_once_and_written_later() {
     if skip_without_moves("a file that can't be written") {
         return;
     }
@@ -81,7 +81,7 @@ fn what_can_not_be_written_is_kept_told_once_and_written_when_it_can_be() {
         assert_eq!(region.sync(), error, "it was tried again");
         failing.writes.store(false, Ordering::Release);
         if base != BasePage::M2 {
-            // Reclaim's trouble was told; what it is to write is written.
+            // Reclaim's trouble was returned; the pages to be written are written.
             assert!(manager.stats().stores > 0, "it was kept in the store");
         }
         let mut last = region.sync();
@@ -99,11 +99,11 @@ fn what_can_not_be_written_is_kept_told_once_and_written_when_it_can_be() {
     }
 }
 
-/// The kernel tells once that it lost what was written: what is in memory must not be taken for
-/// safe by the next sync.
+/// The kernel tells once that it lost writes: the next sync must not take the pages in memory for
+/// safe.
 #[test]
-fn what_a_failed_flush_may_have_lost_is_written_anew() {
-    if skip_without_moves("a disk that loses what was written") {
+fn pages_that_a_failed_flush_may_have_lost_are_written_anew() {
+    if skip_without_moves("a disk that loses writes") {
         return;
     }
     let (file, _manager, region) = mapped(BasePage::K64);
@@ -122,7 +122,7 @@ fn what_a_failed_flush_may_have_lost_is_written_anew() {
     region.write_at(5 * OS_PAGE as u64, &[8; OS_PAGE]).expect("memory");
     assert_eq!(region.sync(), Ok(()));
     assert!(written() >= before + 2 * OS_PAGE as u64, "{} of both pages", written() - before);
-    // And what is worse is told first.
+    // And the worse error is returned first.
     failing.writes.store(true, Ordering::Release);
     failing.flushes.store(true, Ordering::Release);
     region.write_at(9 * OS_PAGE as u64, &[9; OS_PAGE]).expect("memory");
@@ -138,9 +138,9 @@ fn what_a_failed_flush_may_have_lost_is_written_anew() {
     );
 }
 
-/// A sync that fails for another reason has not told that somebody's pages are gone.
+/// A sync that fails for another reason has not told that pages are gone.
 #[test]
-fn what_others_have_changed_is_told_by_the_sync_after_one_that_failed() {
+fn changes_by_others_are_told_by_the_sync_after_one_that_failed() {
     if skip_without_moves("a disk that fails while others write") {
         return;
     }
@@ -163,7 +163,7 @@ fn what_others_have_changed_is_told_by_the_sync_after_one_that_failed() {
 }
 
 #[test]
-fn who_writes_more_than_may_be_dirty_of_a_zone_waits_for_write_back() {
+fn a_writer_beyond_the_dirty_limit_of_a_zone_waits_for_write_back() {
     const THREADS: usize = 4;
     if skip_without_moves("dirty limits") {
         return;
@@ -195,7 +195,7 @@ fn who_writes_more_than_may_be_dirty_of_a_zone_waits_for_write_back() {
         let stats = region.stats();
         assert!(stats.written >= Bytes::mib(8), "the rest was written back: {stats:?}");
         // Until then the thread that has nothing else to do writes back.
-        until("the zones have what the file has", || {
+        until("the zones count the file's dirty bytes", || {
             region.stats().dirty.get() == zones().map(|(dirty, _)| dirty.get()).sum::<u64>()
         });
         std::thread::scope(|scope| {
@@ -212,7 +212,7 @@ fn who_writes_more_than_may_be_dirty_of_a_zone_waits_for_write_back() {
         }
         region.sync().expect("a disk");
         assert_eq!((region.stats().dirty, zones().map(|(dirty, _)| dirty.get()).sum()), (Bytes::ZERO, 0));
-        // Somebody who leaves takes his marks with him, also where nothing can be written.
+        // A region that is closed takes its marks with it, also where nothing can be written.
         write(0);
         region.inner().file.failing.writes.store(true, Ordering::Release);
         assert_eq!(region.stats().dirty, Bytes::kib(64));
@@ -222,7 +222,7 @@ fn who_writes_more_than_may_be_dirty_of_a_zone_waits_for_write_back() {
 }
 
 #[test]
-fn what_nobody_waits_for_is_written_back_when_nothing_else_is_to_be_done() {
+fn excess_dirty_pages_are_written_back_in_idle_times() {
     if skip_without_moves("writing back in the background") {
         return;
     }
@@ -231,10 +231,10 @@ fn what_nobody_waits_for_is_written_back_when_nothing_else_is_to_be_done() {
     for page in 0..(5 << 19) / OS_PAGE {
         region.write_at((page * OS_PAGE) as u64, &[7; OS_PAGE]).expect("memory");
     }
-    until("what is too much is written back", || {
+    until("the excess is written back", || {
         std::thread::sleep(std::time::Duration::from_millis(20));
         let stats = region.stats();
-        // A mark goes before what it is of is written.
+        // A mark is removed before its page is written.
         stats.dirty <= Bytes::new((16 << 20) / 10) && stats.written > Bytes::ZERO
     });
 }

@@ -1,25 +1,25 @@
-//! Marking what was written by address, so that the zones' dirty limits see it, too.
+//! Marking writes by address, so that the zones' dirty limits see them, too.
 //!
-//! Nobody is told of such a write. The kernel protects the pages of a writable region, notes who
-//! writes to them and lets him go on; once a second a thread of the region asks which ones were
-//! written. What came in since counts as that, too, so that each is compared with what the file
-//! holds. So the limits are kept in the background, and not at every moment: a hard bound would be
-//! a fault for each first write. Where the kernel can't track, or on a range that its user has
+//! Such a write makes no event. The kernel protects the pages of a writable region, notes each
+//! first write and lets the thread go on; once a second a thread of the region asks which pages
+//! were written. Pages that came in since count as written, too, so that each is compared with the
+//! file. So the limits are kept in the background, and not at every moment: a hard bound would be a
+//! fault for each first write. Where the kernel can't track, or on a range that its user has
 //! unmapped in part, nothing is marked.
 //!
-//! What is found is a hint: it may be written again while it is looked at, and what reclaim has
-//! just moved out is not seen. This module must never take an entry, or wait.
+//! A mark is a hint: the page may be written again during the look, and a page that reclaim has
+//! just evicted is not seen. This module must never take an entry, or wait.
 
 use pagoda_core::page::OS_PAGE;
 use pagoda_linux::procfs::pagemap::PagemapScanner;
 
 use crate::file::region::Inner;
 
-/// Looked at between two others that need the lock of page tables: what protecting it holds up,
-/// about a hundred microseconds.
+/// The bytes of one look: protecting them holds users of the page tables' lock up for about a
+/// hundred microseconds.
 const LOOK_BYTES: usize = 64 << 20;
 
-/// What the thread that looks needs. One for each region.
+/// The state of the thread that looks. One for each region.
 pub(super) struct Tracker {
     scanner: PagemapScanner,
 }
@@ -37,7 +37,7 @@ impl Tracker {
 }
 
 impl Inner {
-    /// Marks what was written by address since this was called last.
+    /// Marks the writes by address since the last call.
     pub(super) fn note_written_by_address(&self, tracker: &mut Tracker) {
         let range = self.range;
         for start in (range.start()..range.end()).step_by(LOOK_BYTES) {

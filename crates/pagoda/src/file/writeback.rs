@@ -1,13 +1,13 @@
-//! Bringing pages from a file and back to it.
+//! Reading pages from a file, and writing them back.
 //!
 //! An entry of a file that has no backing is in the file. It is read into a slot and then is staged
-//! like any other; when it has been staged for long it is written back, if it differs from the
-//! file, and dropped. All I/O is done under the entry's busy bit and without the gate. What can't
-//! be written goes to the store, as if it had no file, and is tried again by the next sync.
+//! like any other. When it has been staged for long it is written back, if it is dirty, and
+//! dropped. All I/O is done under the entry's busy bit and without the gate. A page that can't be
+//! written goes to the store, as if it had no file, and is tried again by the next sync.
 //!
-//! A sync copies what is in the region with the gate held: nothing leaves meanwhile. This module
-//! must never drop what the file does not hold, and never write what an entry was before it was
-//! taken.
+//! A sync copies resident pages with the gate held: no page leaves meanwhile. This module must
+//! never drop a page that the file does not hold, and never write content of an entry from before
+//! it was taken.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -27,7 +27,7 @@ use crate::state::pending::Served;
 use crate::store::{Handle, Scratch, Store};
 use crate::table::{Entries, Page, Span, Table, give, try_take};
 
-/// Written back at once, at most: what a disk does at nearly its full speed, and what is copied
+/// The most that is written back at once: a disk is at nearly its full speed, and so much is copied
 /// with the gate held; as many OS pages as a set of them has bits.
 pub(super) const RUN_BYTES: usize = 256 << 10;
 const _: () = assert!(RUN_BYTES / OS_PAGE == u64::BITS as usize);
@@ -53,14 +53,14 @@ impl Engine {
         let slot = self.space.release_slot(slot);
         self.went_into_staging(slot);
         give(&entries[index], word.with_backing(Backing::Slot(slot)));
-        // What of it is lost is never moved in, and goes by this.
+        // Its lost pages are never moved in, and are dropped with it.
         self.queue_staged(entries, index, slot);
         true
     }
 
-    /// A fault on a page of a file that is the region's own by the table, whose busy bit the caller
-    /// has taken: it was served meanwhile, or was discarded, and then is what the file holds.
-    /// Returns what it is now.
+    /// A fault on a page of a file that is resident by the table, whose busy bit the caller has
+    /// taken. It was served meanwhile; or it was discarded, and then is in the file. Returns its
+    /// state now.
     pub(crate) fn look_for_hole(&self, page: &Page, word: Word, granule: u32) -> Word {
         let here = page.addresses(granule, granule + 1);
         if !self.space.held_pages(here).is_empty() {
@@ -74,7 +74,7 @@ impl Engine {
         after
     }
 
-    /// Tells whoever touches a page of a file that can't be had.
+    /// Refuses a touch of a page of a file that can't be had.
     pub(crate) fn refuse_lost(&self, page: &Page, granule: u32) -> Served {
         let here = page.addresses(granule, granule + 1);
         self.settle(self.space.poison(here).stop, here)
@@ -120,7 +120,7 @@ impl Engine {
     ) -> bool {
         let held = self.space.claim_slot(slot);
         let out = self.whole().without(word.resident());
-        // What can't be written goes to the store, where it is in nobody's way.
+        // A page that can't be written goes to the store, where it takes no room of others.
         self.note_clean(file, index);
         if file.write_back(index, out.bits().into(), self.space.bytes(&held), false).is_err() {
             self.space.release_slot(held);
@@ -138,9 +138,8 @@ impl Engine {
         Granules::range(0, (self.entry_bytes() / OS_PAGE) as u32)
     }
 
-    /// Writes what differs from the file of all that is mapped at `memory`, and goes on where it
-    /// can't. What was written is not on stable storage yet. What fails is told by
-    /// [`PageFile::take_untold`].
+    /// Writes all dirty pages that are mapped at `memory`, and goes on after an error. The writes
+    /// are not on stable storage yet. [`PageFile::take_untold`] tells the errors.
     pub(super) fn write_all_back(&self, file: &PageFile, memory: &RegionMemory, work: &mut Work) {
         let entries = memory.range().len() / self.entry_bytes();
         let mut first = 0;
@@ -148,16 +147,15 @@ impl Engine {
             let run = first..entries.min(first + RUN_BYTES / self.entry_bytes());
             let done = self.write_run_back(file, memory, run, work);
             if done == 0 {
-                // Who has it moves it, reads it, or writes it.
+                // The holder of the busy bit moves it, reads it, or writes it.
                 yield_now();
             }
             first += done;
         }
     }
 
-    /// Writes back what of the entries `run`, at most [`RUN_BYTES`] of them, is in memory and
-    /// differs from the file. Returns how many were looked at, from the first on: none if somebody
-    /// else has that one.
+    /// Writes back the dirty pages in memory of the entries `run`, at most [`RUN_BYTES`] of them.
+    /// Returns how many were looked at, from the first on: none if that one is busy.
     pub(super) fn write_run_back(
         &self,
         file: &PageFile,
@@ -185,10 +183,10 @@ impl Engine {
                 break;
             }
             let Some(word) = try_take(span.entry(index)) else { break };
-            // Before it is looked at: who writes from now on marks it anew.
+            // Before the look: a writer from now on marks it anew.
             self.note_clean(file, index);
             let page = table.page_at(span, address(index));
-            // What its user has discarded is not there, and asking for it would wait for us.
+            // A page that its user has discarded is not there, and asking for it would wait for us.
             let there = word.resident().and(self.space.held_pages(page.addresses(0, self.whole().count())));
             let content = &mut content[count * entry_bytes..];
             for (from, to) in there.runs() {
@@ -248,7 +246,7 @@ fn bytes((from, to): (u32, u32)) -> Range<usize> {
     from as usize * OS_PAGE..to as usize * OS_PAGE
 }
 
-/// What a thread needs to write back.
+/// The buffers of a thread that writes back.
 pub(super) struct Work {
     pub(super) scratch: Scratch,
     pub(super) content: AlignedBuffer,

@@ -1,7 +1,7 @@
-//! What arrives for a region after the switch, while it is used.
+//! Pages of a region that arrive after the switch, while it is used.
 //!
-//! A thread of its own receives it, for as long as the region lives, and what can't be received any
-//! more is lost. This module must never outlive the region: the next one may have the same
+//! A thread of its own receives them, for as long as the region lives. Pages that can't be received
+//! any more are lost. This module must never outlive the region: the next one may have the same
 //! addresses.
 
 use std::io;
@@ -23,7 +23,7 @@ use crate::state::owed::OwedPages;
 use crate::stats::migration::Moving;
 use crate::store::Scratch;
 
-/// What is known of an arrival.
+/// The known state of an arrival.
 struct Told {
     /// The process that it arrives in. A forked child has no thread that would tell it anything.
     maker: ProcessMark,
@@ -32,7 +32,7 @@ struct Told {
     rings: Condvar,
 }
 
-/// The arrival of what was owed of a region when it was shown.
+/// The arrival of the pages that were owed of a region when it was shown.
 #[derive(Clone)]
 pub struct Arrival(Arc<Told>);
 
@@ -61,7 +61,7 @@ impl Arrival {
         }
     }
 
-    /// What came of it. None if something may still arrive.
+    /// Its outcome. None if something may still arrive.
     #[must_use]
     pub fn outcome(&self) -> Option<Result<Counts, Arc<Error>>> {
         if let Err(error) = self.0.check_process() {
@@ -90,7 +90,8 @@ impl Told {
     }
 }
 
-/// The thread that receives what is owed. Dropping it ends that: what has not arrived is lost.
+/// The thread that receives owed pages. Dropping it ends that: pages that have not arrived are
+/// lost.
 pub(crate) struct Receiving {
     stop: Arc<AtomicBool>,
     begin: Option<Sender<(Box<Remaining>, Arc<OwedPages>)>>,
@@ -100,8 +101,7 @@ pub(crate) struct Receiving {
 }
 
 impl Receiving {
-    /// Starts the thread, which waits for what it is to receive: so that it can't be missing after
-    /// the switch.
+    /// Starts the thread, which waits for its work: so that it can't be missing after the switch.
     pub(super) fn start(engine: Arc<Engine>, moving: Arc<Moving>) -> io::Result<Self> {
         let (begin, begins) = channel::<(Box<Remaining>, Arc<OwedPages>)>();
         let (stop, told) = (Arc::new(AtomicBool::new(false)), Arc::new(Told::new()?));
@@ -114,7 +114,7 @@ impl Receiving {
                 if stops.load(Ordering::Acquire) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             };
             let received = catch_unwind(AssertUnwindSafe(|| remaining.receive(&arriving, &mut look)));
-            // Whoever waits is told, whatever happened.
+            // The waiting threads are told, whatever happened.
             let received = received.unwrap_or_else(|_| {
                 Err(Error::System(io::Error::other("a thread that receives has failed")))
             });
@@ -148,7 +148,7 @@ impl Receiving {
         matches!(*self.told.outcome.lock().unwrap_or_else(PoisonError::into_inner), Some(Ok(_)))
     }
 
-    /// What is owed.
+    /// The owed pages.
     pub(crate) fn owed(&self) -> Option<&OwedPages> {
         self.owed.as_deref()
     }
@@ -158,7 +158,7 @@ impl Receiving {
         self.stop.store(true, Ordering::Release);
         self.begin = None;
         if let Some(thread) = self.thread.take() {
-            // It has told what it knows.
+            // It has told its outcome.
             let _ = thread.join();
         }
         if let Some(owed) = &self.owed
@@ -169,7 +169,7 @@ impl Receiving {
     }
 }
 
-/// Where what is owed arrives.
+/// The place where owed pages arrive.
 struct RegionArrivals<'a> {
     engine: &'a Engine,
     owed: &'a OwedPages,

@@ -1,8 +1,8 @@
 //! Putting owed pages in place while the region is used.
 //!
-//! It happens with the entry's busy bit held, by a move or a copy that wakes whoever waits there;
+//! It happens with the entry's busy bit held, by a move or a copy that wakes the waiting threads;
 //! from then on the page is owed no longer. The budget is kept by the same reclaim as for a fault.
-//! This module must never write through the region's address: what is there may be the program's.
+//! This module must never write through the region's address: the page there may be the program's.
 
 use std::io;
 
@@ -20,7 +20,7 @@ use crate::stats::counters::Counter;
 use crate::store::Scratch;
 use crate::table::{give, try_take};
 
-/// What came of putting pages in place, from the first on.
+/// The outcome of putting pages in place, from the first on.
 enum Step {
     /// So many bytes are done.
     Done(usize),
@@ -31,8 +31,8 @@ enum Step {
 }
 
 impl Engine {
-    /// Puts what arrives for the owed pages of `range` in place: `content`, or zeroes if there is
-    /// none. What is not owed any more was discarded meanwhile, and stays as it is.
+    /// Puts arriving content for the owed pages of `range` in place: `content`, or zeroes without
+    /// one. A page that is not owed any more was discarded meanwhile, and stays as it is.
     pub(super) fn arrive(
         &self,
         range: PageRange,
@@ -75,7 +75,7 @@ impl Engine {
         let Some(content) = content else {
             owed.remove(here);
             give(entry, word);
-            // Whoever waits faults again, and finds a page that nobody has written.
+            // A waiting thread faults again, and finds a page that was never written.
             self.space.wake(here);
             return Ok(Step::Done(here.len()));
         };
@@ -95,13 +95,13 @@ impl Engine {
             _ if placed.bytes > 0 => Ok(Step::Done(placed.bytes)),
             None | Some(Stop::Again) => Ok(Step::Again),
             Some(Stop::NoMemory) => Ok(Step::NoMemory),
-            // Nobody else fills what is owed: there is something that nobody knows of.
+            // Only this fills an owed page: an unknown page is there.
             Some(stop) => Err(io::Error::other(format!("the kernel did not take an owed page ({stop:?})"))),
         }
     }
 
-    /// Puts pages of one entry in place: into fresh memory, or within what the budget has. Says of
-    /// which zone they are; none if there is no frame.
+    /// Puts pages of one entry in place: into fresh memory, or within the budget. Returns their
+    /// zone; none if there is no frame.
     fn place_owed(&self, word: Word, here: PageRange, content: &[u8]) -> Option<(usize, Progress)> {
         let several = self.zones.are_several();
         if !several && (self.is_released() || self.ledger.room_bytes() >= here.len() as u64) {
@@ -124,8 +124,8 @@ impl Engine {
         Some(moved)
     }
 
-    /// Stores what arrives packed for a base page of which all is owed. False if it is to be put in
-    /// place.
+    /// Stores packed arriving content for a base page that is owed in whole. False if it is to be
+    /// put in place.
     pub(super) fn arrive_packed(
         &self,
         range: PageRange,
@@ -143,7 +143,7 @@ impl Engine {
         let Some(word) = is_whole.then(|| try_take(span.entry(page.index))).flatten() else { return false };
         let is_free = word == Word::EMPTY && self.owed_granules(&page) == all;
         let put = if is_free { self.store.put_packed(packed, content) } else { Ok(None) };
-        // A full store says so when it has to take what is written.
+        // A full store tells so when it has to take written pages.
         let Ok(Some(handle)) = put else {
             give(span.entry(page.index), word);
             return false;

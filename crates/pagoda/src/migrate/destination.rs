@@ -1,5 +1,5 @@
-//! A region into which a migration is received: nobody has it until all has arrived, or is known to
-//! follow.
+//! A region into which a migration is received: it is not shown until all has arrived, or is known
+//! to follow.
 
 use std::io;
 use std::ops::Range;
@@ -20,17 +20,17 @@ use crate::stats::migration::Moving;
 use crate::store::Scratch;
 use crate::tree::MigrationState;
 
-/// The region to be, once a sender has said how large: what [`Region::receive`] receives into.
+/// The future region, once a sender has told its length: [`Region::receive`] receives into it.
 pub struct RegionDestination {
     manager: Manager,
     /// If one was chosen.
     base: Option<BasePage>,
     region: Option<Region>,
-    /// What is owed of it, once anything may be.
+    /// Its owed pages, once there may be some.
     owed: OnceLock<Arc<OwedPages>>,
     /// One for each channel that is at work just now, kept for the next.
     scratch: Mutex<Vec<Scratch>>,
-    /// How it goes, for who looks from outside.
+    /// Its progress, for observers.
     moving: Arc<Moving>,
 }
 
@@ -55,7 +55,7 @@ impl RegionDestination {
         self.manager.maker().cloned().map_err(|error| Error::Destination(error.into()))
     }
 
-    /// What is known of how it goes.
+    /// The known progress.
     pub(super) fn moving(&self) -> Arc<Moving> {
         Arc::clone(&self.moving)
     }
@@ -64,12 +64,12 @@ impl RegionDestination {
     /// error.
     ///
     /// # Errors
-    /// If nobody has come.
+    /// If no sender has come.
     pub fn into_region(mut self) -> io::Result<Region> {
         self.region.take().ok_or_else(unprepared)
     }
 
-    /// The region, and what is owed of it.
+    /// The region, and its owed pages.
     pub(super) fn into_parts(mut self) -> io::Result<(Region, Arc<OwedPages>)> {
         let owed = self.owed.take().ok_or_else(unprepared)?;
         Ok((self.region.take().ok_or_else(unprepared)?, owed))
@@ -100,7 +100,7 @@ fn addresses(memory: &RegionMemory, offset: u64, len: usize) -> PageRange {
 }
 
 impl Destination for RegionDestination {
-    /// A fresh region, whatever was there: what was received in part before is gone.
+    /// A fresh region: a part that was received before is gone.
     fn prepare(&mut self, size: Bytes) -> io::Result<()> {
         self.region = None;
         let builder = self.manager.region(size);
@@ -178,8 +178,8 @@ impl Destination for RegionDestination {
 }
 
 impl LateDestination for RegionDestination {
-    /// What is there is discarded before, until nothing is: also where nothing has arrived there
-    /// may be zeroes, that came with the rest of a base page or with a fault below.
+    /// Discards the pages there first, until none is left: also where nothing has arrived there may
+    /// be zeroes, which came with the rest of a base page or with a fault below.
     fn owe(&self, range: Range<u64>) -> io::Result<()> {
         let (region, memory) = self.region()?;
         let engine = region.engine();

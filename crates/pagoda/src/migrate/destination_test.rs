@@ -1,4 +1,4 @@
-//! Marking what is owed while others fill around their faults.
+//! Marking owed pages while others fill around their faults.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -13,16 +13,16 @@ use crate::table::{give, try_take};
 
 const PAGES: usize = 16384;
 
-/// Each of them waits for one of so many times after they met, so that all of what either does
-/// meets all of the other.
+/// Each of them waits for one of so many times after they met, so that every step of one meets
+/// every step of the other.
 const DELAYS: usize = 32;
 
 fn spin(round: usize) {
     (0..round % DELAYS).for_each(|_| std::hint::spin_loop());
 }
 
-/// As who fills around a fault fills one of the pages: it is not owed, and is filled before anybody
-/// else has the gate.
+/// Fills one of the pages as fault-around does: it is not owed, and is filled before another thread
+/// has the gate.
 fn fill(engine: &Engine, at: PageRange) {
     let table = engine.gate_shared();
     let span = table.find(at.start()).expect("managed");
@@ -37,8 +37,8 @@ fn fill(engine: &Engine, at: PageRange) {
     engine.ledger.resident(i64::from(filled.count()) * OS_PAGE as i64);
 }
 
-/// Both at one page, again and again. A page with a mark that holds something shows zeroes to who
-/// reads it, and takes nothing that arrives.
+/// Both at one page, again and again. A page with a mark that is filled would read as zero, and
+/// take no arriving content.
 #[test]
 fn nothing_that_is_filled_meanwhile_is_marked_as_owed() {
     if skip_without_moves("marks beside fills") {
@@ -78,5 +78,5 @@ fn nothing_that_is_filled_meanwhile_is_marked_as_owed() {
     });
     let holds = |page: &usize| !region.engine().space.held_pages(at(*page)).is_empty();
     assert!((0..PAGES).all(|page| region.engine().owes_any(at(page))), "all are owed");
-    assert_eq!((0..PAGES).filter(holds).count(), 0, "of what is owed nothing is there");
+    assert_eq!((0..PAGES).filter(holds).count(), 0, "no owed page is there");
 }

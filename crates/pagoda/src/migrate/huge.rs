@@ -20,18 +20,18 @@ use crate::engine::Engine;
 use crate::stats::counters::Counter;
 use crate::table::{Filler, Span, Table};
 
-/// What comes together at least where the base page is 2 MiB and the rest is zero: then at most as
-/// much again is resident as there is content. Elsewhere all of a frame is content, or it comes in
-/// base pages.
+/// The least bytes that come together where the base page is 2 MiB and the rest is zero: then at
+/// most as much again is resident as there is content. Elsewhere all of a frame is content, or it
+/// comes in base pages.
 const LEAST: usize = HUGE_FRAME / 2;
 
-/// A huge frame for content that arrives, in its slot, where nobody sees it. One that is dropped is
+/// A huge frame for arriving content, in its slot, where it is not visible. One that is dropped is
 /// lost: it is landed, or put back.
 #[must_use]
 pub(crate) struct HugeLanding {
     slot: HugeSlot,
     place: PageRange,
-    /// What of the frame is to be content, and after a landing in OS pages what is still to be
+    /// The part of the frame for content, and after a landing in OS pages the part still to be
     /// placed.
     part: Range<usize>,
     /// So many of its first bytes are in the slot no more.
@@ -39,7 +39,7 @@ pub(crate) struct HugeLanding {
 }
 
 impl HugeLanding {
-    /// Where what is still to be placed belongs, if anything is.
+    /// The place of the part still to be placed, if there is one.
     pub(crate) fn rest(&self) -> Option<PageRange> {
         PageRange::new(self.place.start() + self.part.start, self.place.start() + self.part.end)
     }
@@ -70,8 +70,8 @@ impl Engine {
         &mut self.space.huge_bytes_mut(&mut landing.slot)[landing.part.clone()]
     }
 
-    /// Moves the frame to its place. Returns it if what it holds still, or a part of that, is to
-    /// come in base pages.
+    /// Moves the frame to its place. Returns it if its content, or a part of that, is to come in
+    /// base pages.
     pub(crate) fn land_huge(&self, mut landing: HugeLanding) -> Result<(), HugeLanding> {
         let (place, zone) = (landing.place, self.huge.zone_of(&landing.slot));
         let (moved, here) = loop {
@@ -120,7 +120,8 @@ impl Engine {
     /// Gives a frame that has not landed as a whole back, whatever it holds.
     pub(crate) fn put_back(&self, landing: HugeLanding) {
         let (zone, left) = (self.huge.zone_of(&landing.slot), HUGE_FRAME - landing.gone);
-        // What the kernel took apart is there in small pages; the rest of the frame goes.
+        // The kernel split the frame: a part is there in small pages, and the rest of the frame is
+        // freed.
         if landing.gone == 0 && self.huge.may_keep_used(zone) {
             self.huge.put_used(&self.space, landing.slot);
         } else {

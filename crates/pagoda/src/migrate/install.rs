@@ -1,11 +1,10 @@
-//! Putting pages that arrive into a region that nobody uses yet.
+//! Putting arriving pages into a region that is not used yet.
 //!
-//! A page for which there is nothing yet is put in place by the kernel, so that nobody faults for
-//! it: with all of a huge frame by that (`migrate/huge.rs`), else moved out of a ready frame if
-//! there is one, else copied into fresh memory, which is then not cleared first. What comes
-//! straight from a channel is in its frame already (`landing.rs`). Any other is written through the
-//! region's address; if it was evicted meanwhile, that brings it back. All keep the budget, by the
-//! same reclaim as a fault.
+//! The kernel puts a page in place where there is none, so that no thread faults for it: with a
+//! whole huge frame (`migrate/huge.rs`), else moved out of a ready frame if there is one, else
+//! copied into fresh memory, which is then not cleared first. Content straight from a channel is in
+//! its frame already (`landing.rs`). Any other is written through the region's address, which swaps
+//! the page in if it was evicted meanwhile. All keep the budget, by the same reclaim as a fault.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,11 +28,11 @@ use crate::table::{Page, Span, Table, give, try_take};
 /// Steps of reclaim before it is tried again.
 const STEPS: u32 = 9;
 
-/// Without a frame for so long it is tried once a millisecond: what holds them may need the
+/// Without a frame for so long it is tried once a millisecond: the holders of frames may need the
 /// processor.
 const PATIENCE_NS: u64 = 10_000_000;
 
-/// What came of putting pages in place, from the first on.
+/// The outcome of putting pages in place, from the first on.
 enum Placed {
     /// So many bytes are there.
     Filled(usize),
@@ -56,8 +55,8 @@ pub(super) fn take_fresh(entry: &AtomicU64) -> Option<Word> {
 }
 
 impl Engine {
-    /// Makes `range` of a region, which `memory` is of, what `content` is. Any number of threads
-    /// may do so, each for pages of its own.
+    /// Fills `range` of the region of `memory` with `content`. Any number of threads may do so,
+    /// each for pages of its own.
     pub(super) fn receive(
         &self,
         range: PageRange,
@@ -98,8 +97,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Stores what arrives packed for a base page that holds nothing but what is stored. False if
-    /// it is to be written.
+    /// Stores packed arriving content for a base page that is empty or stored in whole. False if it
+    /// is to be written.
     pub(super) fn receive_packed(&self, range: PageRange, packed: &[u8], content: &[u8]) -> bool {
         let table = self.gate_shared();
         let Some(span) = table.find(range.start()) else { return false };
@@ -113,7 +112,7 @@ impl Engine {
         let entry = &entries[page.index];
         let is_out = word.resident().is_empty() && !matches!(word.backing(), Backing::Slot(_));
         let put = if is_out { self.store.put_packed(packed, content) } else { Ok(None) };
-        // A full store says so when it has to take what is written.
+        // A full store tells so when it has to take written pages.
         let Ok(Some(handle)) = put else {
             give(entry, word);
             return false;
@@ -241,7 +240,8 @@ impl Engine {
         }
     }
 
-    /// Enters what is in place now, in frames of a zone, in the entries that were taken for it.
+    /// Enters the pages that are in place now, in frames of a zone, in the entries that were taken
+    /// for them.
     fn placed(
         &self,
         span: &Span,
@@ -270,9 +270,9 @@ impl Engine {
         })
     }
 
-    /// Reclaims for what can't be placed, as a handler does for a fault. Since when nothing could
-    /// be is known to the caller: who never finds a frame gets an error, for the reclaimer waits
-    /// for those who do.
+    /// Reclaims for pages that can't be placed, as a handler does for a fault. The caller knows
+    /// since when none could be. A caller that never finds a frame gets an error, for the reclaimer
+    /// waits for its like.
     pub(super) fn make_room(
         &self,
         scratch: &mut Scratch,

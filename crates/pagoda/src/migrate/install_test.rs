@@ -1,5 +1,5 @@
-//! What arrives where no memory can be had, beside a file: its calls fail by themselves, so that
-//! the reclaimer waits for them.
+//! Arriving content where no memory can be had, beside a file: its calls fail by themselves, so
+//! that the reclaimer waits for them.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::*;
 use crate::Manager;
 
 #[test]
-fn what_arrives_where_no_memory_can_be_had_is_an_error_also_beside_a_file() {
+fn content_arriving_where_no_memory_can_be_had_is_an_error_also_beside_a_file() {
     if skip_without_moves("arriving without memory") {
         return;
     }
@@ -45,12 +45,12 @@ fn what_arrives_where_no_memory_can_be_had_is_an_error_also_beside_a_file() {
         let failed = (0..fresh.len() / OS_PAGE).find_map(|page| arrive(page).err());
         manager.resize_zone("all", Bytes::mib(64)).expect("within its addresses");
         let later = arrive(0);
-        done.send((failed.map(|error| error.kind()), later.is_ok())).expect("somebody waits");
+        done.send((failed.map(|error| error.kind()), later.is_ok())).expect("the test waits");
     });
     match all.recv_timeout(Duration::from_secs(120)) {
         Ok(outcome) => assert_eq!(outcome, (Some(io::ErrorKind::OutOfMemory), true)),
-        Err(RecvTimeoutError::Timeout) => panic!("what arrives waits for memory for ever"),
-        Err(RecvTimeoutError::Disconnected) => panic!("what arrives went wrong"),
+        Err(RecvTimeoutError::Timeout) => panic!("arriving content waits for memory forever"),
+        Err(RecvTimeoutError::Disconnected) => panic!("the arrival went wrong"),
     }
     area.lock(0..pages, false).expect("it was locked");
     drop(mapped);

@@ -1,11 +1,11 @@
-//! Receiving into frames: content is read from its channel to where nobody sees it, checked there,
-//! and moved to its place.
+//! Receiving into frames: content is read from its channel to where it is not visible, checked
+//! there, and moved to its place.
 //!
-//! All of a huge frame comes in one, where there is nothing yet and the budget has room; else base
-//! pages come in frames that are ready, as far as there are any, and the rest by way of a buffer.
-//! Frames are filled without any lock, for who sends may take his time: a channel holds what one
-//! stripe takes. This module must never show a byte that was not checked, nor keep a frame whose
-//! content was not what was sent.
+//! All of a huge frame comes in one, on an empty place if the budget has room. Else base pages come
+//! in ready frames, as far as there are any, and the rest by way of a buffer. Frames are filled
+//! without any lock, for a sender may take its time: a channel holds the frames of one stripe. This
+//! module must never show a byte that was not checked, nor keep a frame with other content than was
+//! sent.
 
 use std::io;
 
@@ -25,13 +25,13 @@ use crate::stats::counters::Counter;
 use crate::store::Scratch;
 use crate::table::give;
 
-/// Smaller frames are not received into: what is read in smaller pieces comes by way of the
+/// Smaller frames are not received into: content that is read in smaller pieces comes by way of the
 /// channel's buffer in any case.
 const FRAME_LEAST: usize = 64 << 10;
 
 impl Engine {
-    /// Makes `range` of a region, which `memory` is of, what `content` reads, once it was checked.
-    /// `room` is for as much.
+    /// Fills `range` of the region of `memory` with the content that `content` reads, once it was
+    /// checked. `room` is for as much.
     pub(super) fn receive_content(
         &self,
         range: PageRange,
@@ -69,7 +69,7 @@ impl Engine {
         }
     }
 
-    /// Moves a filled huge frame to its place, or puts what it holds there by base pages.
+    /// Moves a filled huge frame to its place, or puts its content there by base pages.
     pub(super) fn land(
         &self,
         landing: HugeLanding,
@@ -87,8 +87,7 @@ impl Engine {
     }
 
     /// Ready frames for the first base pages of `range`, as far as these are whole and hold
-    /// nothing. None where frames are short: a sender that stands still would keep them from who
-    /// faults.
+    /// nothing. None where frames are short: a stalled sender would keep them from faults.
     fn frames_for(&self, range: PageRange) -> Vec<Slot> {
         let len = self.entry_bytes();
         let enough = self.marks().high.saturating_add(Bytes::new(range.len() as u64));
@@ -112,8 +111,7 @@ impl Engine {
         frames
     }
 
-    /// A frame that was received into has `moved` bytes elsewhere now, and what is left of it is
-    /// ready again.
+    /// A frame that was received into has `moved` bytes elsewhere now; its rest is ready again.
     fn put_frame(&self, slot: Slot, moved: usize) {
         let (zone, len) = (self.zones.of_slot(slot.index()), self.entry_bytes());
         let left = Granules::range((moved / OS_PAGE) as u32, (len / OS_PAGE) as u32);
@@ -121,7 +119,7 @@ impl Engine {
         self.receiving(zone, -(len as i64));
     }
 
-    /// Moves a frame to the base page that it was `filled` for, or copies what it holds there.
+    /// Moves a frame to the base page that it was `filled` for, or copies its content there.
     fn place_frame(
         &self,
         at: PageRange,

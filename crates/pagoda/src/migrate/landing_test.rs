@@ -1,5 +1,5 @@
-//! What is received into frames: where it is read to, and that nothing of it is left where it was
-//! not what was sent.
+//! Receiving into frames: where content is read to, and that nothing of it is left where it was not
+//! as sent.
 
 use std::io::ErrorKind;
 
@@ -17,13 +17,13 @@ use crate::{Manager, Region};
 const BASE: usize = 64 << 10;
 const REGION: usize = 4 * HUGE_FRAME;
 
-/// What goes wrong with content.
+/// The kinds of wrong content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wrong {
     Nothing,
     /// It ends at half.
     Cut,
-    /// All of it comes, and is not what was sent.
+    /// All of it comes, and differs from the sent content.
     Content,
 }
 
@@ -90,7 +90,7 @@ fn destination(manager: &Manager, len: usize) -> RegionDestination {
     destination
 }
 
-/// A manager that has some used frames: what is written and stored leaves them behind.
+/// A manager that has some used frames: pages that are written and stored leave them behind.
 fn with_used_frames(base: BasePage) -> (Manager, Region) {
     let manager = manager(base, Bytes::mib(128));
     let other = manager.region(Bytes::mib(8)).create().expect("a region");
@@ -164,8 +164,8 @@ fn all_of_a_huge_frame_is_received_into_one_and_less_into_base_frames_that_are_r
     }
 }
 
-/// Nothing of it is in the region, its frame is ready for somebody else, and nobody sees what it
-/// held.
+/// Nothing of it is in the region, its frame is ready for another use, and its content is not
+/// visible.
 #[test]
 fn content_that_is_cut_off_or_wrong_leaves_nothing_anywhere() {
     if skip_without_moves("content that is wrong") {
@@ -196,8 +196,7 @@ fn content_that_is_cut_off_or_wrong_leaves_nothing_anywhere() {
             let held = engine.space.held_pages(PageRange::at(start + at, BASE));
             assert!(held.is_empty(), "{base:?}, {wrong:?}: {at}");
         }
-        // Who touches the memory first gets those frames, and so does content with zeroes around
-        // it.
+        // The next touch of memory gets those frames, and so does content with zeroes around it.
         let again = self::destination(&manager, REGION);
         let mut sent = Sent::new(random(300 * OS_PAGE, 2), Wrong::Nothing);
         let wanted = sent.bytes.clone();
@@ -238,8 +237,8 @@ fn a_place_that_is_taken_meanwhile_gets_its_content_by_base_pages() {
     }
 }
 
-/// Of the place a page is there of which no entry tells, as what a discard that is being carried
-/// out has left: the kernel moves what is before it and stops, and the rest comes by base pages.
+/// The place has a page that no entry shows, as a discard under way may have left. The kernel moves
+/// the pages before it and stops, and the rest comes by base pages.
 #[test]
 fn a_frame_of_which_the_kernel_moves_a_part_gets_all_of_its_content_there() {
     if skip_without_moves("a part of a huge frame") {

@@ -1,11 +1,11 @@
 //! Moving a live region to another process or host, and receiving one.
 //!
-//! What is said on the wire and when is `pagoda_migrate`'s; here is what only the engine can do. A
-//! region that is sent tells what was written, and hands pages out from wherever they are: what is
-//! staged or stored is read there, and not brought in (`source`, `reader`). A region that is
-//! received has what arrives moved into it, so that nobody faults for it (`destination`, `landing`,
-//! `install`). One that is used before all of it has arrived knows what it is owed, and has that
-//! put in place while it is used (`arrivals`, `arrive`).
+//! `pagoda_migrate` has the protocol; this module has the parts that only the engine can do. A
+//! region that is sent tells its dirty pages, and hands out pages from wherever they are: staged
+//! and stored ones are read in place, and not swapped in (`source`, `reader`). Arriving pages are
+//! moved into a region that is received, so that no thread faults for them (`destination`,
+//! `landing`, `install`). A region that is used before all of it has arrived knows its owed pages,
+//! and has them put in place while it is used (`arrivals`, `arrive`).
 //!
 //! ```no_run
 //! use std::ops::ControlFlow;
@@ -14,7 +14,7 @@
 //! use pagoda::migrate::{LiveOptions, Otherwise, SendOptions, Writer};
 //! use pagoda::{Bytes, Manager};
 //!
-//! /// Whoever writes to the region.
+//! /// The writer of the region.
 //! struct Guest;
 //!
 //! impl Writer for Guest {
@@ -74,7 +74,7 @@ impl RegionDestination {
     /// As [`Region::receive`].
     ///
     /// # Errors
-    /// See [`Error`]. Nothing is left of what has arrived.
+    /// See [`Error`]. Nothing that has arrived is left.
     pub fn receive(
         mut self,
         listener: Listener,
@@ -90,7 +90,7 @@ impl RegionDestination {
     /// As [`Region::receive_late`].
     ///
     /// # Errors
-    /// See [`Error`]. Nothing is left of what has arrived.
+    /// See [`Error`]. Nothing that has arrived is left.
     pub fn receive_late(
         mut self,
         listener: Listener,
@@ -114,7 +114,7 @@ impl RegionDestination {
     }
 }
 
-/// As `watch`, and notes what it is told for who looks at the region from outside.
+/// As `watch`, and notes the progress for observers of the region.
 fn noting(
     moving: Arc<Moving>,
     watch: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
@@ -126,15 +126,14 @@ fn noting(
 }
 
 impl Region {
-    /// Moves the region's content to whoever receives it at `to`, while it is written through its
-    /// address or [`write_words`](Self::write_words): in rounds over what was written meanwhile,
-    /// and in the end, with `writer` stopped, the rest. What was never touched is neither looked at
-    /// nor sent. What is staged or stored is read where it is; with another codec than
-    /// [`Codec::None`] stored base pages travel as the store has packed them, those of which all is
-    /// stored.
+    /// Moves the region's content to the receiver at `to`, while it is written through its address
+    /// or [`write_words`](Self::write_words): in rounds over the pages written meanwhile, and in
+    /// the end, with `writer` stopped, the rest. Pages that were never touched are neither looked
+    /// at nor sent. Staged and stored pages are read in place; with another codec than
+    /// [`Codec::None`] base pages that are stored in whole travel as the store has packed them.
     ///
-    /// The region itself stays as it is. Once this has succeeded it is a copy of what lives on
-    /// elsewhere, to be closed.
+    /// The region itself stays as it is. Once this has succeeded it is a copy of a region that
+    /// lives on elsewhere, to be closed.
     ///
     /// Blocks until the receiver has confirmed all of it; `watch` is called about ten times a
     /// second and at the start of each round, and ends it by [`ControlFlow::Break`]. A first write
@@ -142,8 +141,8 @@ impl Region {
     /// faults up for some 100 µs for each 64 MiB.
     ///
     /// With [`Otherwise::PostCopy`] the other side, which has to be a
-    /// [`receive_late`](Self::receive_late), goes on as soon as it knows what it is owed, and this
-    /// returns when it has all of that. `watch` does not end it any more then: what is owed is
+    /// [`receive_late`](Self::receive_late), goes on as soon as it knows its owed pages, and this
+    /// returns when it has all of them. `watch` does not end it any more then: the owed pages are
     /// nowhere else.
     ///
     /// # Errors
@@ -167,20 +166,20 @@ impl Region {
         pagoda_migrate::send_live(&source, to, options, writer, &mut watch)
     }
 
-    /// Receives a region, of whatever length is sent, rounded up to base pages of `manager`; for
+    /// Receives a region, of the length that is sent, rounded up to base pages of `manager`; for
     /// one with a base page of its own see [`RegionDestination::base_page`]. It is shown only when
-    /// all of it has arrived and the sender has committed. What arrives for 2 MiB that are dense
-    /// and hold nothing is received into a huge frame and moved in by one move, with base pages of
-    /// 64 KiB and 2 MiB; for 2 MiB also where only half of it has content. Else it is received into
-    /// ready base frames of 64 KiB, if there are any, or copied into fresh memory by the kernel.
-    /// What was stored there and is packed for the same base page is stored here. All within the
+    /// all of it has arrived and the sender has committed. With base pages of 64 KiB and 2 MiB,
+    /// content for 2 MiB that are dense and empty is received into a huge frame and moved in by one
+    /// move; with 2 MiB also where only half of it has content. Else it is received into ready base
+    /// frames of 64 KiB, if there are any, or copied into fresh memory by the kernel. Content that
+    /// was stored there and is packed for the same base page is stored here. All within the
     /// manager's budget, as anything else.
     ///
     /// Blocks until then. `watch` is called about ten times a second, and ends it by
     /// [`ControlFlow::Break`].
     ///
     /// # Errors
-    /// See [`Error`]. Nothing is left of what has arrived.
+    /// See [`Error`]. Nothing that has arrived is left.
     pub fn receive(
         manager: &Manager,
         listener: Listener,
@@ -191,19 +190,19 @@ impl Region {
     }
 
     /// As [`receive`](Self::receive), for a sender that may let this side go on before all has
-    /// arrived: then the region is shown at that moment, and the rest arrives while it is used.
-    /// Whoever touches a page that is not here waits until it is: it is asked for at once, with the
-    /// 64 KiB around it, on connections of their own. What is zero is never waited for, but for
-    /// what the sender has not looked at yet.
+    /// arrived: then the region is shown at that moment, and the rest arrives while it is used. A
+    /// thread that touches a page that is not here waits until it is. The page is asked for at
+    /// once, with the 64 KiB around it, on connections of their own. No thread waits for a zero
+    /// page, unless the sender has not looked at it yet.
     ///
-    /// From then on the sender has what is owed, and nobody else. If it is lost, or the connection
-    /// is silent for the stall, [`Arrival::wait`] tells why, [`read_at`](Self::read_at) returns
-    /// [`AccessError::Lost`](crate::AccessError::Lost), and whoever touches what has not arrived
-    /// gets a SIGBUS (`EFAULT` from a system call): it never reads as anything. Dropping the region
+    /// From then on only the sender has the owed pages. If it is lost, or the connection is silent
+    /// for the stall, [`Arrival::wait`] tells why and [`read_at`](Self::read_at) returns
+    /// [`AccessError::Lost`](crate::AccessError::Lost). Touching a page that has not arrived raises
+    /// SIGBUS then (`EFAULT` from a system call): it never reads as anything. Dropping the region
     /// ends the arrival.
     ///
     /// # Errors
-    /// See [`Error`]. Nothing is left of what has arrived.
+    /// See [`Error`]. Nothing that has arrived is left.
     pub fn receive_late(
         manager: &Manager,
         listener: Listener,
@@ -213,8 +212,8 @@ impl Region {
         RegionDestination::new(manager.clone()).receive_late(listener, options, watch)
     }
 
-    /// Waits until what is read is here, if the region is arriving. False if a part of it will
-    /// never arrive.
+    /// Waits until the range to be read is here, if the region is arriving. False if a part of it
+    /// will never arrive.
     pub(crate) fn await_arrival(&self, offset: usize, len: usize) -> bool {
         let (page, end) = (pagoda_core::page::OS_PAGE, offset.saturating_add(len));
         let at = |offset: usize| self.as_ptr().addr() + offset;

@@ -1,12 +1,11 @@
-//! Reading the pages of a live region from where they are: in the region, in a slot, or in the
-//! store.
+//! Reading the pages of a live region in place: in the region, in a slot, or in the store.
 //!
-//! What is out is read with its entry's busy bit held, all of it, and its entry then says so: it
-//! need not be read again until it changes. Of a page that is out a part may be in the region that
-//! its entry does not know of: that is read there. What is in the region is copied holding nothing,
-//! for the copy may fault: a page that leaves just before is brought back by that. Whatever is
-//! written meanwhile shows at the next look. This module must never touch the region with an entry
-//! taken: the handler that serves the fault may wait for that entry.
+//! A swapped-out page is read with its entry's busy bit held, all of it. Its entry then says so: it
+//! need not be read again until it changes. A part of a swapped-out page may be in the region
+//! without a bit in its entry: that is read there. Resident pages are copied without any lock or
+//! entry, for the copy may fault: a page that is evicted just before is swapped in by that. Writes
+//! meanwhile show at the next look. This module must never touch the region with an entry taken:
+//! the handler that serves the fault may wait for that entry.
 
 use std::io;
 use std::ops::Range;
@@ -36,9 +35,9 @@ impl<'a> RegionReader<'a> {
         Self { source, packs, scratch: Scratch::new(source.engine.base) }
     }
 
-    /// What is in the region of a page, whatever its entry says: after `MADV_FREE` the kernel
-    /// leaves a part where it is, and nobody hears of what is written to it then. An entry of one
-    /// OS page has none: discarded, nothing of it is out.
+    /// The granules of a page that are in the region, whatever its entry shows: after `MADV_FREE`
+    /// the kernel leaves a part in place, and writes to it then make no event. An entry of one OS
+    /// page has none: discarded, it has no swapped-out part.
     fn strays(&self, page: &Page) -> Granules {
         match page.granules.runs().next() {
             Some((from, to)) if to - from > 1 => {
@@ -49,8 +48,8 @@ impl<'a> RegionReader<'a> {
         }
     }
 
-    /// Reads what is out of the base page of page `base`, all of it unless it was read before. What
-    /// is wanted and in the region is added to `inside`.
+    /// Reads the swapped-out part of the base page of page `base`, all of it unless it was read
+    /// before. Adds the wanted pages that are in the region to `inside`.
     fn read_base_page(
         &mut self,
         first: u64,

@@ -44,7 +44,7 @@ pub(super) struct RegionSource<'a> {
     pub(super) engine: &'a Engine,
     pub(super) memory: &'a RegionMemory,
     pub(super) range: PageRange,
-    /// What the other side may hold something else of than zero.
+    /// Pages that the other side may hold as other than zero.
     pub(super) told: PageSet,
     looking: Mutex<Looking>,
     _sending: Sending<'a>,
@@ -53,13 +53,13 @@ pub(super) struct RegionSource<'a> {
 /// How the page table is looked at.
 struct Looking {
     scanner: PagemapScanner,
-    /// Nothing was sent yet: all that is there has to be, also what was protected before and not
-    /// written since.
+    /// Nothing was sent yet: all present pages have to be, also those that were protected before
+    /// and not written since.
     is_first: bool,
 }
 
 impl<'a> RegionSource<'a> {
-    /// Begins to track what is written to the region.
+    /// Begins to track writes to the region.
     pub(super) fn begin(region: &'a Region) -> Result<Self, Error> {
         let adopted = || {
             io::Error::new(io::ErrorKind::Unsupported, "adopted memory can't be sent, only a region's own")
@@ -84,7 +84,7 @@ impl<'a> RegionSource<'a> {
             _sending: sending,
         };
         source.each_entry(range, |span, index, _| {
-            // What another migration has sent.
+            // Pages that another migration has sent.
             if span.word(index).is_sent() {
                 let word = engine.take(span.entries(), index);
                 give(span.entry(index), word.without_sent());
@@ -115,7 +115,7 @@ impl<'a> RegionSource<'a> {
         zero: &PageSet,
     ) -> io::Result<u64> {
         let table = self.engine.gate_exclusive();
-        // What holds something, here or out. The kernel's page of zeroes is nothing.
+        // Pages that hold content, present or swapped out. The kernel's zero page is none.
         let mut held = vec![StripePages::default(); look.len().div_ceil(STRIPE_BYTES)];
         let mut hold = |from: usize, to: usize| {
             let (mut page, end) = ((from - look.start()) / OS_PAGE, (to - look.start()) / OS_PAGE);
@@ -144,7 +144,7 @@ impl<'a> RegionSource<'a> {
             let at = |granule: u32| page.addresses(granule, granule + 1).start();
             let mut word = span.word(index);
             if word.is_busy() {
-                // Who has it may have moved pages out and not said so yet.
+                // The holder of the busy bit may have evicted pages and not published that yet.
                 word = self.engine.take(span.entries(), index);
                 give(span.entry(index), word);
             }

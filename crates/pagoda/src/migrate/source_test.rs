@@ -1,4 +1,4 @@
-//! The source alone, against an other side that only believes what it is told.
+//! The source alone, against a receiver that only believes its messages.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use super::*;
 use crate::fault::tests::stage;
 use crate::manager::Manager;
 
-/// What arrives at the other side, and how it is asked for.
+/// The receiver's content, and its way to ask for it.
 struct Other {
     image: Vec<u8>,
     data: PageSet,
@@ -28,7 +28,7 @@ impl Other {
         Self { image: vec![0; region.len()], data: set(), zero: set(), whole: 0 }
     }
 
-    /// A round: what has changed is read and believed. How many pages that were.
+    /// A round: reads the changed pages and believes them. Returns their number.
     fn round(&mut self, source: &RegionSource<'_>, reader: &mut dyn LiveReader) -> u64 {
         source.collect(&self.data, &self.zero).expect("collected");
         let count = self.data.count() + self.zero.count();
@@ -63,7 +63,7 @@ fn random(state: &mut u64) -> u64 {
 }
 
 #[test]
-fn what_an_earlier_migration_has_left_protected_is_sent_by_the_next() {
+fn pages_that_an_earlier_migration_left_protected_are_sent_by_the_next() {
     if skip_without_moves("a live source") {
         return;
     }
@@ -84,11 +84,11 @@ fn what_an_earlier_migration_has_left_protected_is_sent_by_the_next() {
         scanner.take_written(range.start(), range.end(), count).expect("protected");
         (held, written)
     };
-    // With what came in around them.
+    // With the pages that came in around them.
     let (there, written) = protect();
     assert!(there >= 300);
     assert_eq!(written, there);
-    // What was not written since is told all the same: it is there.
+    // A page that was not written since is reported all the same: it is there.
     assert_eq!(protect(), (there, 0));
     let mut other = Other::new(&region);
     let source = RegionSource::begin(&region).expect("tracked");
@@ -99,7 +99,7 @@ fn what_an_earlier_migration_has_left_protected_is_sent_by_the_next() {
 }
 
 #[test]
-fn what_the_other_side_is_told_is_what_is_there_whatever_came_and_went() {
+fn the_receiver_is_told_the_true_content_through_all_changes() {
     if skip_without_moves("a live source") {
         return;
     }
@@ -170,14 +170,14 @@ fn what_the_other_side_is_told_is_what_is_there_whatever_came_and_went() {
         region.discard(0, region.len()).expect("discarded");
         let source = RegionSource::begin(&region).expect("tracked");
         let mut reader = source.reader(true).expect("a reader");
-        assert_eq!(other.round(&source, &mut *reader), 0, "what holds nothing is not sent");
+        assert_eq!(other.round(&source, &mut *reader), 0, "an empty page is not sent");
     }
 }
 
-/// After `MADV_FREE` the kernel leaves a page where it is: what is written to it then is in the
-/// region, and nobody was told.
+/// After `MADV_FREE` the kernel leaves a page in place: later writes to it are in the region, and
+/// made no event.
 #[test]
-fn what_is_written_after_it_was_freed_is_sent_wherever_the_rest_of_its_base_page_is() {
+fn a_page_written_after_it_was_freed_is_sent_wherever_the_rest_of_its_base_page_is() {
     if skip_without_moves("a live source of freed pages") {
         return;
     }
@@ -200,7 +200,7 @@ fn what_is_written_after_it_was_freed_is_sent_wherever_the_rest_of_its_base_page
         let source = RegionSource::begin(&region).expect("tracked");
         let mut reader = source.reader(true).expect("a reader");
         let mut other = Other::new(&region);
-        // Nobody looks by address: that would bring the rest back.
+        // Not looked at by address: that would swap the rest in.
         let mut sees = |freed: u8, when: &str| {
             other.round(&source, &mut *reader);
             for (page, there) in other.image.chunks(OS_PAGE).take(16).enumerate() {
@@ -216,9 +216,9 @@ fn what_is_written_after_it_was_freed_is_sent_wherever_the_rest_of_its_base_page
     }
 }
 
-/// What lay in the store for long, that is: most of what a migration finds there.
+/// Pages that were in the store for long, as a migration finds most.
 #[test]
-fn what_is_cold_is_sent_as_the_store_has_packed_it() {
+fn cold_pages_are_sent_as_the_store_has_packed_them() {
     if skip_without_moves("a live source of cold pages") {
         return;
     }
@@ -239,7 +239,7 @@ fn what_is_cold_is_sent_as_the_store_has_packed_it() {
 }
 
 #[test]
-fn what_stays_out_is_read_once() {
+fn a_page_that_stays_swapped_out_is_read_once() {
     if skip_without_moves("a live source") {
         return;
     }
@@ -290,8 +290,8 @@ fn what_stays_out_is_read_once() {
             break;
         }
     }
-    // And goes again: what is out now was not sent as it is. What is fetched ahead can have come
-    // after all.
+    // And is evicted again: the swapped-out pages were not sent as they are. Prefetched ones may
+    // have come after all.
     page_out();
     let went = other.round(&source, &mut *reader);
     assert!(went >= came.next_multiple_of(16) && went <= 5 * 16, "{went} pages, of {came}");

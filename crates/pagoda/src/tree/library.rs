@@ -1,12 +1,12 @@
-//! The tree file of a library's manager: its one member is the process, and behind all places
-//! stands what a `pagoda run` does not have, the regions and how those go that are being moved.
+//! The tree file of a library's manager: its one member is the process. Behind all places it has a
+//! part that a `pagoda run` does not have, the regions and the progress of their migrations.
 //!
 //! ```text
-//!   turn | regions in all | regions shown | what is shown of each, the largest first
+//!   turn | regions in all | regions shown | the figures of each, the largest first
 //! ```
-//! Words of several regions belong together, so the *turn* is odd while they are written: who reads
-//! looks at it before and after. The file goes with the manager. This module must never wait for a
-//! reader, nor a reader for the writer.
+//! Words of several regions belong together, so the *turn* is odd while they are written: a reader
+//! looks at it before and after. The file is removed with the manager. This module must never wait
+//! for a reader, nor a reader for the writer.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -35,16 +35,16 @@ const FIRST: usize = 3;
 pub(super) const REGIONS_WORDS: usize = FIRST + REGIONS_SHOWN_MOST * REGION_WORDS;
 
 /// How often a reader looks again while they are written, which takes a microsecond: then it takes
-/// what it has.
+/// the words as they are.
 const LOOKS_MOST: u32 = 8;
 
-/// What a migration is doing.
+/// The state of a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum MigrationState {
     /// The region is sent to another host.
     Sending = 1,
-    /// It is received, and nobody has it yet.
+    /// It is received, and not shown yet.
     Receiving = 2,
     /// It is used, and the rest of it arrives.
     Arriving = 3,
@@ -55,7 +55,7 @@ impl MigrationState {
         [Self::Sending, Self::Receiving, Self::Arriving].into_iter().find(|state| *state as u64 == word)
     }
 
-    /// What people read.
+    /// The name for people.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -66,32 +66,33 @@ impl MigrationState {
     }
 }
 
-/// How the migration of a region goes. Only a sender knows more than what came over the wire.
+/// The progress of a region's migration. Only a sender knows more than the bytes on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MigrationView {
-    /// What it does.
+    /// Its state.
     pub state: MigrationState,
     /// Bytes on the wire so far, to this side or from it.
     pub wire: Bytes,
     /// Of a sender: rounds that are done.
     pub rounds: u64,
-    /// Of a sender: what is left, as of the last round; in the first of what was not looked at yet.
+    /// Of a sender: the bytes left as of the last round; in the first round those not looked at
+    /// yet.
     pub left: Bytes,
     /// Of a sender: how much it sent in a second of the last round.
     pub sent_per_s: Bytes,
     /// Of a sender: how much was written in a second of the last round.
     pub written_per_s: Bytes,
-    /// Of a sender: how long the writer would have to stand still for what is left, in
+    /// Of a sender: how long the writer would have to stand still for the bytes left, in
     /// microseconds.
     pub downtime_us: u64,
 }
 
-/// What a touch brings in a region.
+/// The size of a touch in a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BaseView {
-    /// Its base page; by density, what a first touch brings at most just now.
+    /// Its base page; by density, the most that a first touch fills now.
     pub size: Bytes,
-    /// Nobody has chosen it: it goes by density.
+    /// It was not chosen: it goes by density.
     pub by_density: bool,
     /// By density: how often it has grown.
     pub grown: u64,
@@ -99,20 +100,20 @@ pub struct BaseView {
     pub shrunk: u64,
 }
 
-/// What is shown of a region.
+/// The figures of a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RegionView {
     /// The address of its first byte.
     pub start: u64,
     /// Its length.
     pub len: Bytes,
-    /// What is in it.
+    /// Its resident bytes.
     pub resident: Bytes,
-    /// What is out with its frames intact.
+    /// Its staged bytes.
     pub staged: Bytes,
-    /// What is out and in the store, before compression.
+    /// Its stored bytes, before compression.
     pub stored: Bytes,
-    /// What a touch brings.
+    /// The size of a touch.
     pub base: BaseView,
     /// If it is being moved.
     pub migration: Option<MigrationView>,
@@ -225,8 +226,8 @@ impl LibraryFile {
         Counters::within(Arc::clone(&self.words), PLACES, LATENCIES)
     }
 
-    /// Says what the budget is, how much of it is held, and the regions: `all` of them, of which
-    /// `shown` are told.
+    /// Publishes the budget, the held part of it, and the regions: `all` of them, of which `shown`
+    /// are listed.
     pub(crate) fn show(&self, budget: Bytes, held: Bytes, all: u64, shown: &[RegionView]) {
         self.words[Header::BudgetBytes as usize].store(budget.get(), SeqCst);
         self.words[CLAIMS].store(held.get(), SeqCst);
@@ -248,7 +249,7 @@ impl Drop for LibraryFile {
     fn drop(&mut self) {
         // The child of a fork has this value, too, and the file is not its.
         if std::process::id() == self.pid {
-            // Whoever removed it before us has done our work.
+            // A file that is removed already is fine.
             let _ = std::fs::remove_file(&self.path);
         }
     }

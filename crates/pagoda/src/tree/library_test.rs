@@ -39,7 +39,7 @@ fn a_look_tells_the_process_and_its_regions_and_nothing_is_left() {
     assert_eq!(view.regions, Some(RegionsView { all: 5, shown: shown.to_vec() }));
     file.show(Bytes::mib(32), Bytes::mib(7), 1, &shown[1..]);
     let regions = View::read(&file.path).expect("whole").regions.expect("a library's");
-    assert_eq!(regions, RegionsView { all: 1, shown: shown[1..].to_vec() }, "what is gone is not told");
+    assert_eq!(regions, RegionsView { all: 1, shown: shown[1..].to_vec() }, "a closed region is not listed");
     let path = file.path.clone();
     drop((file, counters));
     assert!(!path.exists());
@@ -58,7 +58,7 @@ fn no_more_regions_are_told_than_there_is_room_for() {
 }
 
 #[test]
-fn a_reader_does_not_wait_for_who_stopped_within_writing() {
+fn a_reader_does_not_wait_for_a_writer_that_stopped_within_a_write() {
     let file = file();
     file.show(Bytes::mib(64), Bytes::ZERO, 1, &[region(4096, None)]);
     file.words[REGIONS + TURN].fetch_add(1, SeqCst);

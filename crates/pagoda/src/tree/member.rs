@@ -1,8 +1,8 @@
-//! A member of a tree: what a process says of itself in its place, and the share of the budget that
-//! it keeps.
+//! A member of a tree: the words of a process in its place, and the share of the budget that it
+//! keeps.
 //!
 //! A member writes its own alone: its counters, its use and its claim. This module must never claim
-//! less than the engine may still go by.
+//! less than the engine may still use.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
@@ -13,15 +13,16 @@ use pagoda_linux::process::identity::Identity;
 use super::{CLAIMS, Header, READY, Tree, USES, WAS_MANAGED};
 use crate::stats::counters::{Counter, Counters, Kind};
 
-/// How often a member whose share is too small looks for places of the dead: their claims are in
-/// its way.
+/// How often a member whose share is too small looks for places of the dead: their claims keep its
+/// share small.
 const HUNGRY_LOOKS: u32 = 32;
 
 /// Every so many looks any member looks for them: `pagoda run` does so as a rule, but it may have
 /// been killed.
 pub(super) const LOOKS_BETWEEN_SWEEPS: u32 = 256;
 
-/// How many steps a member that starts takes at once: each takes at least its part of what is free.
+/// How many steps a member that starts takes at once: each takes at least its part of the free
+/// budget.
 const STARTING_LOOKS: u32 = 16;
 
 /// A process's place in its tree. Only this process writes there; a child of a fork has to join by
@@ -38,7 +39,7 @@ impl Member {
         self.tree.place(self.index)
     }
 
-    /// Clears what the last owner, or this process before exec, left of the present.
+    /// Clears the gauges that the last owner, or this process before exec, left.
     pub(super) fn begin(&self) {
         self.place()[READY].store(0, SeqCst);
         let counters = self.counters();
@@ -65,8 +66,8 @@ impl Member {
         self.tree.header(Header::First).load(SeqCst) == self.identity.word()
     }
 
-    /// Whether the tree's file is this process's to remove when it ends: it is the program that was
-    /// asked for, whose end the maker of the file would have waited for, and the maker was killed.
+    /// Whether this process has to remove the tree's file when it ends. It is the first program of
+    /// the tree, and the maker of the file, which would have waited for its end, was killed.
     /// Allocates nothing.
     #[must_use]
     pub fn is_heir(&self) -> bool {
@@ -81,15 +82,15 @@ impl Member {
         self.tree
     }
 
-    /// Says what a process without an engine holds: `anon_bytes` by the kernel's count.
+    /// Publishes the bytes of a process without an engine: `anon_bytes` by the kernel's count.
     pub fn hold_unlimited(&self, anon_bytes: u64) {
         publish_unlimited(&self.counters(), anon_bytes);
         self.publish(Use::Unlimited { held: Bytes::new(anon_bytes) });
         self.claim(Bytes::new(anon_bytes));
     }
 
-    /// An engine starts in a process that holds `held`: the share that it starts with, and who
-    /// keeps it from now on.
+    /// An engine starts in a process that holds `held`: the share that it starts with, and its
+    /// keeper from now on.
     #[must_use]
     pub fn manage(self, held: Bytes) -> (ShareKeeper, Bytes) {
         if self.place()[WAS_MANAGED].swap(1, SeqCst) == 0 {
@@ -138,12 +139,12 @@ pub struct ShareKeeper {
 }
 
 impl ShareKeeper {
-    /// One look at the tree, and the share from now on: what this process may hold of anonymous
-    /// memory.
+    /// One look at the tree, and the share from now on: the anonymous memory that this process may
+    /// hold.
     ///
-    /// `anon` is the kernel's count, `held` what the process would hold without Pagoda, `fetched`
-    /// how much it has fetched from the store in all, and `now_ns` the time by a clock that never
-    /// goes back. Costs some nanoseconds a member.
+    /// `anon` is the kernel's count, `held` the bytes that the process would hold without Pagoda,
+    /// `fetched` how much it has fetched from the store in all, and `now_ns` the time by a clock
+    /// that never goes back. Costs some nanoseconds a member.
     pub fn look(&mut self, now_ns: u64, anon: Bytes, held: Bytes, fetched: Bytes) -> Bytes {
         let pain = Pain::of_rate(self.rate.update(now_ns, fetched), held);
         let share = self.step(anon, held, pain);
@@ -176,8 +177,8 @@ impl ShareKeeper {
             others: tree.claims_beside(member.index),
         };
         let (before, proposal) = (self.share, look.proposal());
-        // What grows is claimed before it is used. What shrinks is claimed until the next look: the
-        // engine still goes by the old share until this one returns.
+        // Growth is claimed before it is used. A share that shrinks is claimed until the next look:
+        // the engine still uses the old share until this one returns.
         member.claim(shares::claim(proposal.max(before), anon));
         self.share = look.settled(proposal, tree.claims_beside(member.index));
         member.claim(shares::claim(self.share.max(before), anon));
@@ -188,7 +189,7 @@ impl ShareKeeper {
     }
 }
 
-/// Enters what a process without an engine holds: `anon_bytes` by the count of the kernel.
+/// Enters the bytes of a process without an engine: `anon_bytes` by the count of the kernel.
 pub(super) fn publish_unlimited(counters: &Counters, anon_bytes: u64) {
     for gauge in [Counter::AnonBytes, Counter::UnmanagedBytes, Counter::HeldBytes] {
         counters.set(gauge, anon_bytes);

@@ -1,5 +1,4 @@
-//! The tree file: what the processes below one `pagoda run` know of each other, and all that they
-//! share.
+//! The tree file: the shared state of all processes below one `pagoda run`.
 //!
 //! ```text
 //!   header | identities | uses | claims | places: the counters of one process each
@@ -8,23 +7,23 @@
 //! The regions are those of a library's manager, whose file has that one member (`LibraryFile`); a
 //! `pagoda run` has none.
 //!
-//! A process is a *member* while its identity (its number and its start, in one word) stands at an
-//! index of `identities`; what stands at that index elsewhere is its own to write. There is no lock
-//! that a killed process could hold and nobody in charge: a place is taken by compare-and-swap from
-//! 0, and freed by compare-and-swap from the identity of a process that is dead, by whoever finds
-//! that out. Exec keeps a process's identity, and so its place.
+//! A process is a *member* while its identity (its number and its start, in one word) is at an
+//! index of `identities`; the words at that index in the other arrays are its own to write. There
+//! is no lock that a killed process could hold, and no process in charge. A place is taken by
+//! compare-and-swap from 0. Any process that finds its owner dead frees it, by compare-and-swap
+//! from that identity. Exec keeps a process's identity, and so its place.
 //!
-//! No count is lost and none is counted twice, whoever is killed when: what only grows is never
+//! No count is lost and none is counted twice, whenever a process is killed: totals are never
 //! moved. The next owner of a place goes on counting where the last one was, so the sums over all
-//! places are those of all processes that ever were. Gauges are cleared by a new owner before it is
-//! *ready*, and read of those that are.
+//! places are those of all processes that ever were. A new owner clears the gauges before it is
+//! *ready*, and only gauges of ready owners are read.
 //!
 //! Shares of the budget are computed by [`pagoda_core::budget::shares`] from `uses` and `claims`;
 //! that module says why they can't exceed it. All accesses to the three arrays are sequentially
 //! consistent, which its argument relies on.
 //!
-//! This module must never wait for another process. Whoever is no member looks at the file by a
-//! [`View`].
+//! This module must never wait for another process. A process that is no member looks at the file
+//! by a [`View`].
 
 mod library;
 mod member;
@@ -57,7 +56,8 @@ use crate::stats::counters::{COUNT, Counter, Counters, Snapshot, Status};
 use crate::stats::latencies::{LATENCY_WORDS, Latencies};
 
 /// Members that a tree has room for at a time: more than `ulimit -u` leaves most builds, and a look
-/// at all of them takes some microseconds. Whoever finds no place stays unmanaged and is counted.
+/// at all of them takes some microseconds. A process that finds no place stays unmanaged and is
+/// counted.
 pub const MEMBERS_MAX: usize = 1024;
 
 /// A member that has looked at itself within this time has not executed another program since: it
@@ -73,7 +73,7 @@ enum Header {
     Magic,
     BudgetBytes,
     BasePageBytes,
-    /// What [`identity::namespaces`] says where the tree was made.
+    /// The [`identity::namespaces`] of the maker of the tree.
     Namespaces,
     /// The identity of the first member, the program that was asked for.
     First,
@@ -97,7 +97,7 @@ const USES: usize = IDENTITIES + MEMBERS_MAX;
 const CLAIMS: usize = USES + MEMBERS_MAX;
 const PLACES: usize = CLAIMS + MEMBERS_MAX;
 
-/// In a place, behind the counters: the identity of the owner whose gauges these are.
+/// In a place, behind the counters: the identity of the owner of these gauges.
 const READY: usize = COUNT;
 /// Whether the owner was counted as managed.
 const WAS_MANAGED: usize = COUNT + 1;
@@ -214,7 +214,7 @@ impl Tree {
             self.sweep();
             self.take_place(identity)
         })?;
-        // Before anything is claimed: whoever sums up claims must see it.
+        // Before anything is claimed: a sum over claims must include it.
         self.header(Header::Used).fetch_max(index as u64 + 1, SeqCst);
         let _ = self.header(Header::First).compare_exchange(0, identity.word(), SeqCst, SeqCst);
         let member = Member { tree: *self, index, identity };
@@ -250,8 +250,8 @@ impl Tree {
                 continue;
             };
             if word == first {
-                // How it ended is what `pagoda run` tells; it reads that at the end. Only its
-                // memory is nobody's now.
+                // `pagoda run` tells how it ended; it reads that at the end. Only its memory has no
+                // owner now.
                 self.words[USES + index].store(0, SeqCst);
                 self.words[CLAIMS + index].store(0, SeqCst);
             } else {
@@ -275,15 +275,15 @@ impl Tree {
         }
     }
 
-    /// Every member, dead ones that nobody has swept included.
+    /// Every member, with dead ones that were not swept yet.
     pub fn members(&self) -> impl Iterator<Item = (Identity, Snapshot)> {
         let tree = *self;
         (0..tree.used()).filter_map(move |index| Some((tree.ready(index)?, tree.counters(index).snapshot())))
     }
 
-    /// Sets the gauges of members that nobody watches to what is seen of them from outside: those
-    /// that say so, and those that have executed a program that is not managed since. A moment
-    /// later the place may be another member's, which sets its own with its next look.
+    /// Sets the gauges of unwatched members from outside: of those without an engine, and of those
+    /// that have executed a program that is not managed since. A moment later the place may be
+    /// another member's, which sets its own with its next look.
     pub fn watch_unmanaged(&self) {
         (0..self.used()).for_each(|index| self.watch_place(index));
     }
@@ -325,7 +325,7 @@ impl Tree {
             && counters.get(Counter::LastLookNs) == looked
     }
 
-    /// The owner of a place, if it has cleared what it found there.
+    /// The owner of a place, if it has cleared the gauges there.
     fn ready(&self, index: usize) -> Option<Identity> {
         let word = self.identity(index).load(SeqCst);
         let identity = Identity::from_word(word)?;
@@ -350,8 +350,8 @@ impl Tree {
         (failure != 0).then_some((failure & u64::from(u32::MAX), failure >> 32))
     }
 
-    /// All counters of the tree: what only grows summed up over all members that ever were, gauges
-    /// over those of now, the largest of peaks, and of the rest what the first member has.
+    /// All counters of the tree: totals summed up over all members that ever were, gauges over the
+    /// present ones, the largest of peaks, and the rest by the first member.
     #[must_use]
     pub fn totals(&self) -> Snapshot {
         let mut sums = Sums::default();
@@ -390,8 +390,8 @@ impl Tree {
             .filter_map(move |index| Use::from_word(words[USES + index].load(SeqCst)))
     }
 
-    /// What all members claim of the budget: more than that while someone holds what it has yet to
-    /// evict.
+    /// The claims of all members on the budget: more than that while a member holds pages that it
+    /// has yet to evict.
     #[must_use]
     pub fn claimed(&self) -> Bytes {
         self.claims_beside(usize::MAX)

@@ -1,4 +1,4 @@
-//! Where tree files lie and what they are called, for who makes them and who looks for them.
+//! The directories and names of tree files, for makers and readers.
 //!
 //! This module must never take over a file that is there already: it may be another process's.
 
@@ -11,8 +11,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// stand in the way.
 const NAMES_MAX: u32 = 4;
 
-/// Where tree files are: whichever takes it first of `runtime_directory` (what `XDG_RUNTIME_DIR`
-/// says), `/dev/shm` and the directory for temporary files.
+/// The directories for tree files: `runtime_directory` (from `XDG_RUNTIME_DIR`), `/dev/shm` and the
+/// directory for temporary files. The first that takes the file has it.
 pub fn directories(runtime_directory: Option<OsString>) -> impl Iterator<Item = PathBuf> {
     let runtime_directory = runtime_directory.map(PathBuf::from).filter(|path| path.is_absolute());
     runtime_directory.into_iter().chain(["/dev/shm".into(), std::env::temp_dir()])
@@ -35,7 +35,7 @@ pub fn create<T>(
                 Ok(made) => return Ok((made, path)),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => {
-                    // It may have been made and not mapped; nobody else uses this name.
+                    // It may have been made and not mapped; no other process uses this name.
                     let _ = std::fs::remove_file(&path);
                     failures.push((directory, error));
                     break;
@@ -52,7 +52,7 @@ fn unique_name(attempt: u32) -> String {
     format!("pagoda-{}-{now:x}-{attempt}", std::process::id())
 }
 
-/// The process number of who gave a file this name; `None` if it is no tree file's.
+/// The process number in a file's name; `None` if it is no tree file's.
 #[must_use]
 pub fn maker_of(name: &str) -> Option<u32> {
     let mut parts = name.strip_prefix("pagoda-")?.split('-');
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tree_files_name_tells_who_made_it() {
+    fn a_tree_files_name_tells_its_maker() {
         assert_eq!(maker_of(&unique_name(3)), Some(std::process::id()));
         for name in
             ["pagoda-7-ff-0-1", "pagoda-7-ff", "pagoda-x-ff-0", "pagoda-7-xx-0", "pagoda-7--0", "other"]
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_directory_that_takes_it_has_it_and_what_fails_leaves_nothing() {
+    fn the_first_directory_that_takes_it_has_it_and_a_failure_leaves_nothing() {
         let taken = tempfile::tempdir().expect("a directory");
         let mut tried = 0;
         let made = create(Some(taken.path().into()), |path| {
@@ -90,6 +90,6 @@ mod tests {
         assert_eq!(std::fs::read_dir(taken.path()).expect("read").count(), 0);
         std::fs::remove_file(path).expect("made");
         let failed = create(Some("/nonexistent".into()), |_| Err::<(), _>(io::ErrorKind::StorageFull.into()));
-        assert_eq!(failed.expect_err("nobody took it").len(), 3);
+        assert_eq!(failed.expect_err("no directory took it").len(), 3);
     }
 }

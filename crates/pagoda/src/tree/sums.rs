@@ -1,7 +1,7 @@
 //! Adding up the counters of all places to those of a tree.
 //!
-//! A place without an owner has totals and peaks of those that it had, and its gauges are nobody's.
-//! This module must never count a gauge of a place whose owner has not cleared it.
+//! A place without an owner has totals and peaks of its earlier owners, and its gauges count for
+//! none. This module must never count a gauge of a place whose owner has not cleared it.
 
 use pagoda_core::size::Bytes;
 
@@ -20,7 +20,7 @@ impl Default for Sums {
 }
 
 impl Sums {
-    /// One place more; `ready`: it has an owner, who has cleared what it found there.
+    /// Adds a place; `ready`: it has an owner, which has cleared its gauges.
     pub(super) fn add(&mut self, ready: bool, value: impl Fn(Counter) -> u64) {
         for counter in Counter::ALL {
             let (sum, value) = (&mut self.values[counter as usize], value(counter));
@@ -34,7 +34,8 @@ impl Sums {
         self.unmanaged += u64::from(ready && value(Counter::Status) == Status::Unmanaged as u64);
     }
 
-    /// With what only the header knows, `unmanaged_before` of which have ended or never joined.
+    /// With the counters that only the header knows, `unmanaged_before` of which have ended or
+    /// never joined.
     pub(super) fn of_tree(
         self,
         first: &Snapshot,

@@ -85,7 +85,7 @@ fn a_file_of_another_kind_is_refused() {
 }
 
 #[test]
-fn places_of_the_dead_are_taken_over_and_what_they_counted_stays() {
+fn places_of_the_dead_are_taken_over_and_their_counts_stay() {
     let Scratch { tree, .. } = scratch(Bytes::gib(1));
     let first = dead();
     for identity in std::iter::once(first).chain((1..MEMBERS_MAX).map(|_| dead())) {
@@ -118,7 +118,7 @@ fn places_of_the_dead_are_taken_over_and_what_they_counted_stays() {
 }
 
 #[test]
-fn whoever_finds_no_place_is_counted() {
+fn a_process_that_finds_no_place_is_counted() {
     let Scratch { tree, .. } = scratch(Bytes::gib(1));
     let alive = Alive::new();
     for index in 0..MEMBERS_MAX {
@@ -140,7 +140,7 @@ fn shares_follow_use_and_never_pass_the_budget() {
     let (mut a, share) = tree.join_as(one.2).expect("a place").manage(mib(16));
     assert_eq!(share, mib(512), "alone it has all");
     let (mut b, share) = tree.join_as(two.2).expect("a place").manage(mib(16));
-    assert_eq!(share, shares::FLOOR, "its floor at once, for nobody has given way yet");
+    assert_eq!(share, shares::FLOOR, "its floor at once, for no member has yielded yet");
     let mut now = 0;
     let look = |a: &mut ShareKeeper, b: &mut ShareKeeper, now: &mut u64, a_held: u64, b_held: u64| {
         for _ in 0..200 {
@@ -168,7 +168,7 @@ fn shares_follow_use_and_never_pass_the_budget() {
         a_share.saturating_add(b_share) <= mib(512) && b_share > mib(380) && a_share > mib(50),
         "{a_share} {b_share}"
     );
-    // One that is gone is in nobody's way.
+    // A member that is gone takes no room.
     drop(one);
     for _ in 0..2 * LOOKS_BETWEEN_SWEEPS {
         now += 5_000_000;
@@ -177,8 +177,8 @@ fn shares_follow_use_and_never_pass_the_budget() {
     assert_eq!(b.share(), mib(512));
 }
 
-/// Not a test by itself: what the processes of the next one do. It joins, counts 100 and ends as it
-/// is told.
+/// Not a test by itself: the program of the next test's processes. It joins, counts 100 and ends as
+/// it is told.
 #[test]
 fn as_a_member() {
     let Some(path) = std::env::var_os(FILE) else { return };

@@ -1,9 +1,9 @@
-//! A tree from outside: one look at its file by who is no member, and does not trust it.
+//! A tree from outside: one look at its file by a process that is no member, and does not trust it.
 //!
-//! Nothing is mapped and nothing written, so that looking costs the tree's processes nothing and
-//! can't harm them, and a file that is cut short or full of nonsense can't harm who looks. A look
-//! reads a few MiB at most, whatever the file says. This module must never believe a number that an
-//! index or a size is made of before it is checked.
+//! Nothing is mapped and nothing written. So looking costs the tree's processes nothing and can't
+//! harm them, and a truncated or nonsensical file can't harm the reader. A look reads a few MiB at
+//! most, whatever the file holds. This module must never use a number as an index or a size before
+//! it is checked.
 
 use std::io;
 use std::path::Path;
@@ -41,7 +41,7 @@ pub struct View {
     pub totals: Snapshot,
     /// How long the faults of all members that ever were took.
     pub latencies: Latencies,
-    /// What all members claim of the budget.
+    /// The claims of all members on the budget.
     pub claimed: Bytes,
     /// The living, in no order. A member that starts just now may be missing.
     pub members: Vec<MemberView>,
@@ -49,11 +49,11 @@ pub struct View {
     pub regions: Option<RegionsView>,
 }
 
-/// A member at that moment. What only grows goes on from the members that had its place before:
+/// A member at that moment. Totals continue those of the members that had its place before:
 /// differences tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberView {
-    /// Who it is.
+    /// Its identity.
     pub identity: Identity,
     /// Whether it is the program that was asked for.
     pub is_first: bool,
@@ -65,8 +65,8 @@ pub struct MemberView {
 
 impl View {
     /// Looks at the file of a tree. It reads 1 KiB for each place that was ever used, 13 KiB more
-    /// for each that had faults, 27 KiB besides, and a `/proc` file for each member; it waits for
-    /// nobody.
+    /// for each that had faults, 27 KiB besides, and a `/proc` file for each member. It waits for
+    /// no process.
     ///
     /// # Errors
     /// See [`ViewError`].
@@ -92,7 +92,7 @@ impl View {
             return Err(ViewError::Torn("its base page is none"));
         }
         let places = read(PLACES, used * PLACE_WORDS)?;
-        // Whose namespaces differ from ours has numbers that say nothing here.
+        // Process numbers of other namespaces than ours say nothing here.
         let comparable = identity::namespaces().is_ok_and(|own| own == header(Header::Namespaces));
         let (mut sums, mut latencies) = (Sums::default(), Latencies::default());
         let (mut members, mut first, mut claimed) = (Vec::new(), Snapshot::default(), 0u64);
