@@ -1,11 +1,11 @@
-//! Where the blocks of a packed page in the file lie, and a digest of each: so one can be read
-//! alone, and one that was written since is told from one that was not, without reading the file.
+//! The places of the blocks of a packed page in the file, and a digest of each. So one block can be
+//! read alone, and a written one is told from a clean one without reading the file.
 //!
-//! They are noted when the page goes to the file or comes from there, and hold for as long as the
-//! object has its number. Packing is a function of the content, so that an equal block has an equal
-//! digest, and two different ones the same once in 2^64. What is not noted says nothing. This
-//! module must never tell of a block what was noted of another object: who gives a number out anew
-//! forgets first.
+//! They are noted when the page goes to the file or is read from there, and hold for as long as the
+//! object has its number. Packing is a function of the content: equal blocks have equal digests,
+//! and two different ones the same once in 2^64. A block without a note is not known. This module
+//! must never tell a block's digest that was noted of another object: a number that is given out
+//! anew is forgotten first.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,8 +18,8 @@ use crate::store::slab_table::ByNumber;
 /// Lengths in a word.
 const LENGTHS: usize = 4;
 
-/// What digests depend on: random, the same for all stores of a process and, by its inherited
-/// memory, of the children that it forks. So they can go by what their parent has noted.
+/// The seed of digests: random, the same for all stores of a process and, by its inherited memory,
+/// of the children that it forks. So children can use the notes of their parent.
 static SEED: AtomicU64 = AtomicU64::new(0);
 
 /// That seed. Never waits: a child of a fork has no thread of its parent's that could be waited
@@ -61,8 +61,8 @@ impl BlockDigests {
         }
     }
 
-    /// What is noted of an object, as [`words`](Self::words) words, for a store of the same seed:
-    /// zeroes if that is nothing.
+    /// The notes of an object, as [`words`](Self::words) words, for a store of the same seed:
+    /// zeroes if there are none.
     pub fn noted(&self, id: u32) -> impl Iterator<Item = u64> {
         let record = self.records.get(id);
         (0..self.words()).map(move |at| record.map_or(0, |record| record[at].load(Ordering::Relaxed)))
@@ -73,7 +73,7 @@ impl BlockDigests {
         self.blocks + self.blocks.div_ceil(LENGTHS)
     }
 
-    /// Enters what another store has noted.
+    /// Enters the notes of another store.
     pub fn enter(&self, id: u32, noted: impl Iterator<Item = u64>) {
         self.records
             .ensure(id)
@@ -94,7 +94,7 @@ impl BlockDigests {
         (digest != 0).then(|| (from..from + length(block), digest))
     }
 
-    /// Forgets those of an object that is not what it was.
+    /// Forgets the notes of an object whose content has changed.
     pub fn forget(&self, id: u32) {
         self.records.get(id).into_iter().flatten().for_each(|word| word.store(0, Ordering::Relaxed));
     }

@@ -1,12 +1,12 @@
 //! Objects that move on from the file to the remote store: the oldest, as soon as the file is
-//! nearly full, so that it has room for what is warmer.
+//! nearly full, so that it has room for warmer ones.
 //!
 //! It is the mover's work, under the `spiller` lock, with the protocol of [`super::objects`]. A
-//! batch of them is one read, of what lies together, and one transaction at the server. Nothing is
-//! given up in the file before the server has said that it has it, and nothing goes there that is
-//! not what was written. Where it can't be done everything stays where it is, and what leaves
-//! memory goes where it can. This module must never wait for a reader, nor give a place in the file
-//! away while a word names it.
+//! batch of them is one read, of adjacent objects, and one transaction at the server. No place in
+//! the file is given up before the server has confirmed the object, and no damaged object goes
+//! there. Where it can't be done every object stays in its place, and those that leave memory go
+//! where they can. This module must never wait for a reader, nor give a place in the file away
+//! while a word names it.
 
 use std::sync::atomic::Ordering;
 
@@ -23,9 +23,8 @@ use super::remote::RemoteTier;
 /// lie in the same slots.
 const ROUNDS_MAX: u32 = 4;
 
-/// At the old end of the queue as many objects are looked at for such that lie together, with the
-/// lock held, as make so many batches, and no more than these. What is younger stays, wherever it
-/// lies.
+/// The objects at the old end of the queue that are checked for adjacent ones, with the lock held:
+/// as many as make so many batches. Younger ones stay, wherever they are.
 const LOOKS_BATCHES: usize = 4;
 const LOOKS_MOST: usize = 512;
 
@@ -43,7 +42,7 @@ impl TieredStore {
 
     /// Moves one batch. False if nothing moved.
     fn move_oldest(&self, file: &FileTier, remote: &RemoteTier, batch: &mut Batch) -> bool {
-        // What a server that fails can't take need not be read.
+        // Objects that a failing server can't take need not be read.
         if remote.is_pausing() {
             return false;
         }
@@ -62,7 +61,7 @@ impl TieredStore {
         let damaged = self.split_off_damaged(run, batch);
         let number = if batch.items.is_empty() { None } else { remote.write(batch).ok() };
         self.settle_filed(file, number.map(|number| (remote, number)), run, batch);
-        // Whoever wants it is told. It is not to be in the way of the others.
+        // A fetch of it returns the error. It must not hold up the others.
         self.put_back(file, run, &damaged, |queue, id| queue.push_youngest(&self.table, id));
         number.is_some()
     }
@@ -90,7 +89,7 @@ impl TieredStore {
         Some(stretch.run())
     }
 
-    /// Takes those out of a batch that was read whose bytes are not what was written.
+    /// Takes the damaged objects out of a batch that was read.
     pub(super) fn split_off_damaged(&self, run: Run, batch: &mut Batch) -> Vec<Item> {
         let mut whole = 0;
         for index in 0..batch.items.len() {
@@ -126,7 +125,8 @@ impl TieredStore {
                 state.numbers.give_back(&self.table, item.id);
                 abandoned.push(*item);
             } else {
-                // Both under the lock, so that who looks with it sees the two of one place.
+                // Both under the lock, so that a reader that checks with it sees the two of one
+                // place.
                 object.checksum.store(item.checksum, Ordering::Relaxed);
                 object.publish(word.moved_to(Kind::Remote, number));
             }

@@ -1,5 +1,5 @@
-//! Objects that move on from the file to a real server: which, and who frees, reads or promotes
-//! meanwhile.
+//! Objects that move on from the file to a real server: which ones, and concurrent frees, reads and
+//! promotions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -72,7 +72,7 @@ fn end(tiers: &Tiers, held: &Held) {
 }
 
 #[test]
-fn the_file_keeps_what_is_warm_and_the_oldest_goes_to_the_server() {
+fn the_file_keeps_warm_objects_and_the_oldest_go_to_the_server() {
     let Some(tiers) = open(BasePage::K64, Bytes::mib(16), Bytes::mib(8), Bytes::mib(64)) else { return };
     let (store, mut scratch) = (&tiers.store, Scratch::new(BasePage::K64));
     // About 32 KiB each: 20 MiB of them.
@@ -85,7 +85,7 @@ fn the_file_keeps_what_is_warm_and_the_oldest_goes_to_the_server() {
     let usage = store.usage();
     assert!(usage.file_bytes > Bytes::mib(5) && usage.file_bytes < Bytes::mib(8), "{usage:?}");
     assert_all(store, &mut scratch, &held);
-    // What was in memory again in between is young.
+    // Objects that were in memory again in between are young.
     let warm: Vec<Handle> = held[480..490].iter().map(|(handle, _)| *handle).collect();
     for handle in &warm {
         assert_eq!(store.promote(*handle, &mut scratch), Ok(true));
@@ -107,7 +107,7 @@ fn where_the_server_takes_nothing_the_file_keeps_all_of_it() {
     assert_eq!(tiers.store.usage().remote_bytes, Bytes::ZERO);
     tiers.server.kill();
     let store = &tiers.store;
-    // It takes the file's last slots, and memory, before anybody is told.
+    // It takes the file's last slots, and memory, before an error is returned.
     let error = loop {
         let page = page_of(64 << 10, 43, 1000 + held.len() as u64);
         match store.put(&page, &mut scratch) {
@@ -153,7 +153,7 @@ fn a_free_a_read_or_a_promotion_during_a_move_is_right() {
 }
 
 #[test]
-fn what_is_damaged_in_the_file_does_not_go_to_the_server_and_is_not_in_the_way() {
+fn a_damaged_object_in_the_file_does_not_go_to_the_server_and_holds_up_no_other() {
     let Some(tiers) = open(BasePage::K64, Bytes::mib(4), Bytes::mib(4), Bytes::mib(64)) else { return };
     let (store, mut scratch) = (&tiers.store, Scratch::new(BasePage::K64));
     let mut held = spilled(store, &mut scratch, 0..4);
@@ -176,7 +176,7 @@ fn what_is_damaged_in_the_file_does_not_go_to_the_server_and_is_not_in_the_way()
 }
 
 #[test]
-fn what_can_not_be_read_from_the_file_stays_there_and_is_not_in_the_way() {
+fn an_unreadable_object_in_the_file_stays_there_and_holds_up_no_other() {
     let Some(mut tiers) = open(BasePage::K64, Bytes::mib(4), Bytes::mib(4), Bytes::mib(64)) else { return };
     let (mut scratch, mut held, mut failed) = (Scratch::new(BasePage::K64), Held::new(), 0);
     for seed in 1..=16 {
@@ -213,7 +213,7 @@ impl Drop for GoesOn<'_> {
 /// A read that begins before a move and ends after it, when other bytes lie at the place: of a
 /// page, of a part, and of one on its way into memory.
 #[test]
-fn what_moves_on_under_a_reader_is_never_what_lies_there_then() {
+fn a_reader_of_an_object_that_moves_on_never_gets_another() {
     let Some(tiers) = open(BasePage::K64, Bytes::mib(4), Bytes::mib(8), Bytes::mib(64)) else { return };
     let (store, mut scratch) = (&tiers.store, Scratch::new(BasePage::K64));
     let (file, remote) = (store.file.as_ref().expect("a file"), store.remote.as_ref().expect("a server"));
@@ -250,10 +250,10 @@ fn what_moves_on_under_a_reader_is_never_what_lies_there_then() {
     }
 }
 
-/// Readers that nobody waits for, while what they read moves on and its place in the file is
-/// another's.
+/// Readers that the mover does not wait for, while their objects move on and their places in the
+/// file are used anew.
 #[test]
-fn readers_of_what_moves_on_get_what_was_put() {
+fn readers_of_objects_that_move_on_get_the_stored_page() {
     for base in [BasePage::K4, BasePage::K64] {
         let Some(tiers) = open(base, Bytes::mib(1), Bytes::mib(1), Bytes::gib(1)) else { return };
         let store = &tiers.store;

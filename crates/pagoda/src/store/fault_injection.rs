@@ -1,9 +1,8 @@
-//! Faults on purpose, at every call that a store makes of what it lies on: memory, file, server.
-//! Only in tests.
+//! Injected faults, at every call of a store to its tiers: memory, file, server. Only in tests.
 //!
-//! Drawn from a seed, so that a run that failed can be had again as far as its threads allow. A
-//! fault is what the real thing can do: an error, half of a write, a delay, a connection that
-//! breaks before or after the server has done its work, and other bytes than were written.
+//! Drawn from a seed, so that a failed run can be repeated as far as its threads allow. A fault is
+//! one that the real tier can have: an error, half of a write, a delay, a connection that breaks
+//! before or after the server has done its work, and other bytes than were written.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -32,10 +31,10 @@ pub(super) struct Plan {
     per_mille: AtomicU32,
     /// Nothing but delays, so long.
     delay_us: Option<u32>,
-    /// What happens next, whatever is drawn.
+    /// The next fault, whatever is drawn.
     next: Lock<Option<Fault>>,
     happened: [AtomicU64; ALL.len()],
-    /// Bytes that were written other than they were given: what is lost for good.
+    /// Bytes that were written other than they were given: they are lost for good.
     pub spoilt: AtomicU64,
 }
 
@@ -53,7 +52,7 @@ impl Plan {
 
     /// Everything works, and each call takes so much longer.
     pub fn slow(delay_us: u32) -> Arc<Self> {
-        let plan = Arc::into_inner(Self::new(0, 1000)).expect("nobody else has it");
+        let plan = Arc::into_inner(Self::new(0, 1000)).expect("no other thread has it");
         Arc::new(Self { delay_us: Some(delay_us), ..plan })
     }
 
@@ -90,7 +89,7 @@ impl Plan {
     }
 }
 
-/// What a tier has of a plan; nothing at first.
+/// A tier's part of a plan; nothing at first.
 #[derive(Clone, Default)]
 pub(super) struct Faults(pub Option<Arc<Plan>>);
 
@@ -191,7 +190,7 @@ impl Faults {
         !matches!(self.draw(), Some(Fault::Error | Fault::Short | Fault::Disconnect))
     }
 
-    /// What is sent to be stored, perhaps with another byte in it.
+    /// Bytes that are sent to be stored, perhaps with one of them changed.
     pub fn sent(&self, bytes: &mut [u8]) {
         if self.draw() == Some(Fault::Corrupt) {
             self.spoil();

@@ -24,8 +24,7 @@ use crate::stats::account::Account;
 use crate::stats::counters::Counters;
 use crate::store::fault_injection::{Faults, Plan};
 
-/// Steps of one run. Longer runs find what many restarts of the generator don't, and the other way
-/// round.
+/// Steps of one run. Longer runs find other errors than many restarts of the generator.
 const STEPS: u32 = 2500;
 
 /// How often a call fails: often enough for two faults in a row, seldom enough that much is spilled
@@ -52,7 +51,7 @@ fn open(
     store.releasing_by(ReleasePolicy::Background, Bytes::mib(64))
 }
 
-/// Ends the process if what it is there for hangs: no test waits for good.
+/// Ends the process if its work hangs: no test waits for good.
 struct Deadline(Option<Sender<()>>);
 
 impl Deadline {
@@ -78,7 +77,7 @@ fn new_account() -> Arc<Account> {
     Arc::new(Account::new(Arc::new(Counters::private().expect("counters"))))
 }
 
-/// Does `work` while a worker releases what is handed over.
+/// Does `work` while a worker frees queued pages.
 fn with_worker<T>(store: &TieredStore, work: impl FnOnce() -> T) -> T {
     let quit = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -119,8 +118,7 @@ fn release(store: &TieredStore, account: &Arc<Account>, handles: impl Iterator<I
     }
 }
 
-/// What a fetch came to. Nothing else may come of it than the page or an error that says what is
-/// wrong.
+/// Checks the outcome of a fetch: the page, or an error that names the cause, and nothing else.
 fn is_right(store: &TieredStore, handle: Handle, page: &[u8], scratch: &mut Scratch) -> bool {
     let mut back = vec![0xee; page.len()];
     match store.get(handle, 0, &mut back, scratch) {
@@ -213,8 +211,8 @@ fn walk(store: &TieredStore, account: &Arc<Account>, seed: u64) -> Vec<(Handle, 
     shadow.into_values().collect()
 }
 
-/// Ends the faults: what was not spoilt is all there, and when it is freed nothing is left, here or
-/// at the server.
+/// Ends the faults: every page that was not spoilt is there, and when it is freed nothing is left,
+/// here or at the server.
 fn settle(store: &TieredStore, account: &Account, plan: &Plan, held: Vec<(Handle, Vec<u8>)>) {
     plan.end();
     store.flush_releases();
@@ -292,7 +290,7 @@ fn a_server_that_fails_gives_right_content_or_an_error() {
         settle(&store, &account, &plan, held);
         let remote = store.remote.as_ref().expect("a server");
         remote.delete_strays_now().expect("it works again");
-        assert_eq!(remote.fields(), 0, "what it did and was not believed is undone");
+        assert_eq!(remote.fields(), 0, "an unconfirmed write is undone");
     }
 }
 
@@ -336,7 +334,7 @@ fn a_cluster_that_fails_and_changes_gives_right_content_or_an_error() {
         settle(&store, &account, &plan, held);
         let remote = store.remote.as_ref().expect("a cluster");
         remote.delete_strays_now().expect("it works again");
-        assert_eq!(remote.fields(), 0, "what it did and was not believed is undone");
+        assert_eq!(remote.fields(), 0, "an unconfirmed write is undone");
     }
 }
 

@@ -20,9 +20,9 @@ use crate::store::lease::{Loans, THEIRS};
 /// The longest write: large enough that the disk streams, small enough to wait for.
 pub(super) const BATCH: usize = 1 << 20;
 
-/// Where memory is short a write is no more than one part in this many of what compressed pages may
-/// take, and at least
-/// [`BATCH_LEAST`]: each process of a tree has its own buffer, and a small budget is to hold pages.
+/// Where memory is short a write is no more than one part in this many of the limit of compressed
+/// pages, and at least [`BATCH_LEAST`]: each process of a tree has its own buffer, and a small
+/// budget is to hold pages.
 const BATCH_SHARE: u64 = 128;
 const BATCH_LEAST: usize = 128 << 10;
 
@@ -34,10 +34,10 @@ const DISCARD_MOST: u32 = (4 * BATCH / SLOT) as u32;
 pub(super) struct FileTier {
     pub(super) file: DirectFile,
     pub(super) extents: Lock<Extents>,
-    /// What children read of it, and what this process reads of its parent's.
+    /// The loans to children, and those of this process's parent.
     pub(super) loans: Loans,
     limit: u32,
-    /// The same where no limit was given: what this process may write to, and unit numbers reach.
+    /// The same where no limit was given: the bound of the process's writes, and of unit numbers.
     limit_most: u32,
     /// Requests that can be in flight at once by one thread.
     at_once: AtomicU64,
@@ -84,21 +84,22 @@ pub(super) struct Item {
 /// Objects on their way to the file. One for each store, allocated when it is opened.
 pub(super) struct Batch {
     pub buffer: AlignedBuffer,
-    /// By which several requests are in flight at once: nobody uses it but who has the batch.
+    /// The ring by which several requests are in flight at once. Only the holder of the batch uses
+    /// it.
     pub ring: Option<Ring>,
     pub items: Vec<Item>,
     units: u32,
 }
 
 impl Batch {
-    /// For a store whose memory may take `memory_limit`.
+    /// For a store with this limit of memory.
     pub fn new(memory_limit: Bytes) -> Self {
         let bytes = (memory_limit.get() / BATCH_SHARE).clamp(BATCH_LEAST as u64, BATCH as u64) as usize;
         let bytes = bytes.next_multiple_of(SLOT);
         let items = Vec::with_capacity(bytes / pagoda_core::space::extents::UNIT);
         Self { buffer: AlignedBuffer::new(bytes), ring: None, items, units: 0 }
     }
-    /// What it takes.
+    /// Its own memory.
     pub fn bytes(&self) -> u64 {
         (self.buffer.len() + self.items.capacity() * size_of::<Item>()) as u64
     }
@@ -177,8 +178,8 @@ impl FileTier {
         Ok(Self::over(DirectFile::create_in(&config.directory)?, limit))
     }
 
-    /// A tier in this file. Of a limit beyond 512 GiB (what the unit numbers reach) the rest is
-    /// left unused.
+    /// A tier in this file. The part of a limit beyond 512 GiB (the reach of unit numbers) is left
+    /// unused.
     pub fn over(file: DirectFile, limit_bytes: u64) -> Self {
         let slots =
             |bytes: u64| (bytes / SLOT as u64).min(u64::from(THEIRS / (SLOT / UNIT) as u32 - 1)) as u32;
@@ -269,7 +270,7 @@ impl FileTier {
         while let (Some(next), Some(last)) = (items.get(at), items.last().filter(|_| pieces.len() < most)) {
             let from_slot = next.units.slots().first;
             let room = || self.extents.lock().take(slots_end(next) - from_slot, slots_end(last) - from_slot);
-            // Before it is full, what children have let go is looked for.
+            // Before it is full, units that children have freed are taken back.
             let more = || if at == 0 && self.take_back() { room() } else { None };
             let Some(run) = room().or_else(more) else { break };
             let fits = |item: &&Item| slots_end(item) - from_slot <= run.slots;
@@ -327,8 +328,7 @@ impl FileTier {
         self.at_once.store(at_once, Ordering::Relaxed);
     }
 
-    /// Reads an object's bytes into `slots`, and returns where they are there if they are what was
-    /// written.
+    /// Reads an object's bytes into `slots`, and returns their place there if they are undamaged.
     pub fn read(
         &self,
         units: Units,

@@ -9,7 +9,7 @@ const SAME_FILLED: u64 = 1 << 35;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handle(u64);
 
-/// What a handle says.
+/// The meaning of a handle.
 pub(super) enum Meaning {
     /// The page is this word over and over.
     SameFilled(u32),
@@ -18,7 +18,7 @@ pub(super) enum Meaning {
 }
 
 impl Handle {
-    /// A page of zeroes, for who can't go without a handle.
+    /// A zero page, for a caller that needs a handle.
     pub(crate) const ZEROES: Self = Self(SAME_FILLED);
 
     /// Its 36 bits.
@@ -26,8 +26,8 @@ impl Handle {
     pub fn to_bits(self) -> u64 {
         self.0
     }
-    /// The handle of these bits; what lies above them is dropped. Bits that no handle gave make a
-    /// handle of nothing.
+    /// The handle of these bits; higher bits are dropped. Bits that no handle gave make a handle of
+    /// nothing.
     #[must_use]
     pub fn from_bits(bits: u64) -> Self {
         Self(bits & ((SAME_FILLED << 1) - 1))

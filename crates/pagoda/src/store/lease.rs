@@ -1,21 +1,21 @@
-//! What a forked child reads of its parent's file in place of a copy: the place of each page is
-//! handed over, and not its bytes.
+//! Loans: a forked child reads pages of its parent's file in place of a copy. The place of each
+//! page is handed over, and not its bytes.
 //!
 //! The parent's file has no name, and is there as long as one of the two has it open. The parent
 //! alone writes to it, gives places out and takes them back; the child has a descriptor of it for
 //! reading alone. In the child such a page is an object in the file like any other, but for its
-//! unit number: [`THEIRS`] says in whose file it is. So it is fetched, read in part, brought into
+//! unit number: [`THEIRS`] tells whose file it is in. So it is fetched, read in part, brought into
 //! memory with its place kept and freed by the same code, and only the file's tier looks at that
-//! bit. The child never writes there: what is stored anew goes to its own memory and file.
+//! bit. The child never writes there: pages that it stores anew go to its own memory and file.
 //!
 //! When may the parent use a place again? It asks [`Holds`], bits that it shares with this one
 //! child:
-//! - **A hold begins** before the child can know of the place: the parent sets the bit with the
-//!   page's entry busy and the memory lock held, so that the place is the page's, and what frees it
-//!   later, in whichever thread, comes after it. The child has accepted by then: one that refuses,
-//!   or whose offer is revoked, was never told of a place, and gets copies.
+//! - **A hold begins** before the child can know of the place. The parent sets the bit with the
+//!   page's entry busy and the memory lock held. So the place is the page's, and a free of it, in
+//!   any thread, comes after the bit. The child has accepted by then: one that refuses, or whose
+//!   offer is revoked, was never told of a place, and gets copies.
 //! - **A bit is one reference.** If it is set already (a page with two ranges in it is handed over
-//!   twice, or two small objects lie so near that they have one bit) the page is copied.
+//!   twice, or two small objects are so near that they have one bit) the page is copied.
 //! - **It ends** when the child frees its object, which its own callers do after the last read;
 //!   clearing releases, looking acquires. The bit is not set again unless the page is the parent's
 //!   still.
@@ -23,13 +23,14 @@
 //!   as its engine lives. The kernel closes the child's when the last thread that had it is gone:
 //!   after an exit, kill -9 or exec. The parent sees it within the keeper's 100 ms, or when it
 //!   needs the room.
-//! - **A parent that is gone** leaves the file to its children; nobody writes to it any more.
-//! - A child of the child is not lent what is lent: it gets that packed, read from the file.
+//! - **A parent that is gone** leaves the file to its children, and no process writes to it any
+//!   more.
+//! - A child of the child is not lent a lent page: it gets that packed, read from the file.
 //!
-//! What the parent frees and a child holds is held back ([`Lending`]): it stays taken in the
-//! extents, so that nothing is written there and nothing discarded. It is the child's by then, and
-//! does not count against the parent's limit. All bytes that are read are checked as those of one's
-//! own file are: a mistake in all this would end a process, and never be taken for data.
+//! A place that the parent frees and a child holds is held back ([`Lending`]): it stays taken in
+//! the extents, so that nothing is written there and nothing discarded. It is the child's by then,
+//! and does not count against the parent's limit. All bytes that are read are checked as those of
+//! one's own file are: a mistake in all this would end a process, and never be taken for data.
 //!
 //! This module must never let a place be freed that a child holds, and never write to a file that
 //! is lent.
@@ -53,14 +54,14 @@ use super::{Handle, TieredStore};
 pub(super) const THEIRS: u32 = 1 << 31;
 
 /// Units whose objects, those that begin there, have one bit: 128 KiB of bits for a GiB of the
-/// file. Few begin as near as that, and of those that do one at a time is lent; the others stay
-/// where they are as long, as they would in its slot anyway.
+/// file. Few begin so near to each other. One of those is lent at a time. The others stay in place
+/// as long, as they would in its slot anyway.
 const UNITS_PER_BIT: u32 = 4;
 
 /// Places that are held back and looked at in one go, with frees waiting: about 50 µs.
 const LOOKS_MOST: usize = 4096;
 
-/// Who reads our file.
+/// A child that reads our file.
 struct Borrower {
     holds: Arc<Holds>,
     stream: Arc<Stream>,
@@ -72,7 +73,7 @@ impl extent_leases::Borrower for Borrower {
     }
 }
 
-/// Whose file we read. The stream is kept open for the other side to see that we live.
+/// The process whose file we read. The stream is kept open so that it can see that we live.
 struct Lender {
     file: DirectFile,
     holds: Holds,
@@ -107,20 +108,20 @@ pub(crate) struct Loan {
 }
 
 impl Loan {
-    /// What the child takes.
+    /// The descriptors for the child.
     pub(crate) fn descriptors(&self) -> (&DirectFile, &HoldsFile) {
         (&self.file, &self.by)
     }
 }
 
 /// A page in the file as the child needs it: a word with first unit, length and kind, the checksum,
-/// the digest, and what is noted of its blocks.
+/// the digest, and the notes of its blocks.
 const WORDS: usize = 3;
 const RAW_BIT: u64 = 1 << 48;
 const DENSE_BIT: u64 = 1 << 49;
 
 impl FileTier {
-    /// Which file these units are of, and which they are there. None if nobody has lent them.
+    /// The file of these units, and their numbers there. None if no process has lent them.
     pub(super) fn located(&self, units: Units) -> Option<(&DirectFile, Units)> {
         if units.first & THEIRS == 0 {
             return Some((&self.file, units));
@@ -129,8 +130,8 @@ impl FileTier {
         Some((&lender.file, Units { first: units.first & !THEIRS, ..units }))
     }
 
-    /// The objects in all these units are gone. What is a child's still is held back, and what is a
-    /// parent's is let go.
+    /// The objects in all these units are gone. Units that a child holds are held back, and those
+    /// of a parent are released.
     pub(super) fn release_all(&self, all: &[Units]) {
         let mut lending = self.loans.lending.lock();
         let mut extents = self.extents.lock();
@@ -146,7 +147,7 @@ impl FileTier {
         extents.limit_to(self.limit_slots(lending.held_back_slots()));
     }
 
-    /// Frees what was held back and nobody holds any more. True if there was some.
+    /// Frees the units that were held back and are not held any more. True if there were some.
     pub(super) fn take_back(&self) -> bool {
         let mut lending = self.loans.lending.lock();
         // Dropped without the lock: that is the kernel's work.
@@ -198,8 +199,8 @@ impl TieredStore {
         }
     }
 
-    /// Lends a page that is in the file to the borrower of `loan`, which has begun, and says what
-    /// the child has to know. None if it is to be copied. The caller has the page to itself.
+    /// Lends a page that is in the file to the borrower of `loan`, which has begun, and returns the
+    /// words for the child. None if it is to be copied. The caller has the page to itself.
     pub(crate) fn lend(&self, handle: Handle, loan: &Loan) -> Option<Vec<u8>> {
         let Meaning::Object(id) = handle.meaning() else { return None };
         let object = self.table.get(id)?;
@@ -231,13 +232,13 @@ impl TieredStore {
         file.loans.lender.set(lender).is_ok()
     }
 
-    /// How long what [`lend`](Self::lend) says is.
+    /// The length of the words of [`lend`](Self::lend).
     pub(crate) fn lent_bytes(&self) -> usize {
         (WORDS + self.blocks.words()) * size_of::<u64>()
     }
 
-    /// In a child: enters a page that its parent lends, by what it has said. None if that can't be,
-    /// or there are no numbers left.
+    /// In a child: enters a page that its parent lends, by the parent's words. None if they are not
+    /// valid, or there are no numbers left.
     pub(crate) fn borrow(&self, said: &[u8]) -> Option<Handle> {
         if said.len() != self.lent_bytes() {
             return None;

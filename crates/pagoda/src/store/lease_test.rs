@@ -1,6 +1,6 @@
-//! A parent's store and its children's over one file: whoever reads gets its own page, whatever the
-//! others store, free and let go, and however they end; and when they are gone nothing is left of
-//! them in the file.
+//! A parent's store and its children's over one file. Each reader gets its own page, whatever the
+//! others store, free and release, and however they end. When they are gone nothing of them is left
+//! in the file.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -33,8 +33,8 @@ fn open(base: BasePage, directory: &TempDir, memory: Bytes, file: Bytes) -> Tier
     TieredStore::open(config(base, memory, Some((directory.path(), file)))).expect("a disk")
 }
 
-/// A child that has all that its parent holds: what lies in the file is lent, and the rest copied.
-/// None if there is no loan.
+/// A child that has all pages of its parent: those in the file are lent, and the rest copied. None
+/// if there is no loan.
 fn fork(parent: &TieredStore, held: &Held, store: TieredStore, scratch: &mut Scratch) -> Option<Child> {
     let loan = parent.loan()?;
     let (mine, theirs) = Stream::pair(Duration::from_secs(5)).expect("a stream");
@@ -64,7 +64,7 @@ fn check(store: &TieredStore, held: &Held, scratch: &mut Scratch) {
     held.values().for_each(|(handle, page)| assert_holds(store, scratch, *handle, page));
 }
 
-/// Stores, frees, and moves what is held between memory and file.
+/// Stores, frees, and moves pages between memory and file.
 fn walk(store: &TieredStore, held: &mut Held, steps: u32, random: &mut Random, scratch: &mut Scratch) {
     for _ in 0..steps {
         let key = random.below(120);
@@ -111,7 +111,7 @@ fn assert_empties(store: &TieredStore, held: Held) {
 }
 
 #[test]
-fn what_lies_in_the_parents_file_is_read_by_the_child_and_written_nowhere() {
+fn pages_in_the_parents_file_are_read_by_the_child_and_written_nowhere() {
     for base in [BasePage::K4, BasePage::K16, BasePage::K64] {
         let directory = disk();
         let parent = open(base, &directory, Bytes::mib(8), Bytes::mib(64));
@@ -131,8 +131,8 @@ fn what_lies_in_the_parents_file_is_read_by_the_child_and_written_nowhere() {
         assert!(lent >= 80, "{lent} of 100 at {base:?}");
         check(&child.store, &child.held, &mut scratch);
         for (handle, page) in child.held.values().filter(|(handle, _)| !handle.is_same_filled()) {
-            // What was not written since is known without being read: the whole page and each noted
-            // block.
+            // A page that was not written since is known to be clean without a read: the whole page
+            // and each noted block.
             assert_eq!(child.store.holds(*handle, 0, page, &mut scratch), Ok(true));
             let was_there = child.store.is_in_memory(*handle);
             assert_eq!(child.store.promote(*handle, &mut scratch), Ok(true));
@@ -154,7 +154,7 @@ fn what_lies_in_the_parents_file_is_read_by_the_child_and_written_nowhere() {
 }
 
 #[test]
-fn parents_and_children_that_store_and_free_and_die_read_only_what_is_theirs() {
+fn parents_and_children_that_store_and_free_and_die_read_only_their_own_pages() {
     for seed in 1..=6 {
         let directory = disk();
         let (mut random, mut scratch) = (Random(seed * 0x9e37_79b9), Scratch::new(BasePage::K16));
@@ -180,7 +180,7 @@ fn parents_and_children_that_store_and_free_and_die_read_only_what_is_theirs() {
                         assert_empties(&store, held);
                     }
                 }
-                // A child of a child has all of what the child has, and nothing that the parent
+                // A child of a child has all pages that the child has, and none that the parent
                 // waits for.
                 2 if !children.is_empty() => {
                     let child = &children[0];
@@ -209,7 +209,7 @@ fn parents_and_children_that_store_and_free_and_die_read_only_what_is_theirs() {
 }
 
 #[test]
-fn threads_of_parent_and_children_at_the_same_time_read_only_what_is_theirs() {
+fn threads_of_parent_and_children_at_the_same_time_read_only_their_own_pages() {
     let directory = disk();
     let new = || open(BasePage::K16, &directory, Bytes::kib(800), Bytes::mib(3));
     let (parent, mut held) = (new(), Held::new());
@@ -232,8 +232,8 @@ fn threads_of_parent_and_children_at_the_same_time_read_only_what_is_theirs() {
                     }
                 });
             }
-            // Whoever asks what a store holds takes its locks one after the other, beside who frees
-            // and takes back.
+            // A count of a store's pages takes its locks one after the other, beside threads that
+            // free and take back.
             for _ in 0..2 {
                 scope.spawn(move || {
                     while !ended.load(Ordering::Relaxed) {
@@ -251,7 +251,7 @@ fn threads_of_parent_and_children_at_the_same_time_read_only_what_is_theirs() {
 }
 
 #[test]
-fn what_is_held_back_does_not_count_against_the_limit_and_comes_back() {
+fn held_back_units_do_not_count_against_the_limit_and_come_back() {
     let directory = disk();
     let new = || open(BasePage::K64, &directory, Bytes::mib(2), Bytes::mib(4));
     let (parent, mut scratch) = (new(), Scratch::new(BasePage::K64));
@@ -280,7 +280,7 @@ fn what_is_held_back_does_not_count_against_the_limit_and_comes_back() {
     assert_eq!(file.limit_slots(0), 1024);
     let mut batch = file::Batch::new(Bytes::gib(1));
     (0..16).for_each(|id| assert!(batch.add(id, 64 << 10)));
-    assert!(file.write(&mut batch).is_ok_and(|count| count == 8), "the limit is what it was");
+    assert!(file.write(&mut batch).is_ok_and(|count| count == 8), "the limit is as before");
     batch.items[..8].iter().for_each(|item| file.release(item.units));
     assert_empties(&parent, anew);
 }
@@ -309,7 +309,7 @@ fn a_page_that_is_handed_over_twice_is_lent_once_and_there_is_a_bound_on_borrowe
     streams.pop();
     let child = fork(&parent, &held, new(), &mut scratch).expect("one is gone");
     check(&child.store, &child.held, &mut scratch);
-    // What was said of a page that nobody holds is not believed, nor what is no page.
+    // Words of a page that is not held are not believed, nor those of no page.
     let loan = parent.loan();
     assert!(loan.is_none());
     assert!(child.store.borrow(&[0xff; 8]).is_none());

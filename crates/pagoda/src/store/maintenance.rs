@@ -1,7 +1,7 @@
-//! What a store does in the background, all on one thread: its remote store is kept, what is cold
-//! made smaller, and what the file does not need any more given back to the disk.
+//! The background work of a store, all on one thread: it keeps the remote store's content,
+//! compresses cold pages better, and gives unused parts of the file back to the disk.
 //!
-//! Nobody waits for it, and it holds nothing that others wait for while it waits itself.
+//! No thread waits for it, and it holds nothing that others wait for while it waits itself.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,7 +10,7 @@ use pagoda_linux::process::thread::sleep_us;
 use super::TieredStore;
 use super::file::FileTier;
 
-/// How long it sleeps between two looks, in microseconds; also how long it works on what is cold
+/// How long it sleeps between two looks, in microseconds; also how long it works on cold pages
 /// before it looks again.
 const SLEEP_US: u32 = 100_000;
 
@@ -18,8 +18,8 @@ const SLEEP_US: u32 = 100_000;
 const DISCARDS: u32 = 16;
 
 impl TieredStore {
-    /// Keeps the store until `quit`; what it has at its remote store is deleted then. A thread's
-    /// life.
+    /// Keeps the store until `quit`; then deletes its content at the remote store. The loop of a
+    /// thread.
     pub(crate) fn keep(&self, quit: &AtomicBool) {
         let mut condenser = self.condenser();
         while !quit.load(Ordering::Acquire) {

@@ -18,7 +18,7 @@ use pagoda_linux::process::lock::{Held, Lock};
 use super::OpenError;
 use super::objects::{DENSE, FREED, Kind, MOVING, NOBODY, Numbers, ObjectTable, QUEUED, Queue, Word};
 
-/// What is only changed one thread at a time.
+/// State that is only changed by one thread at a time.
 pub(super) struct MemoryState {
     pub pool: BlockPool,
     pub numbers: Numbers,
@@ -58,8 +58,8 @@ impl MemoryState {
         self.end(table, id);
     }
 
-    /// An object that was in memory is nobody's any more. If it is at the remote store, too, it is
-    /// deleted there later.
+    /// Ends an object that was in memory. If it is at the remote store, too, it is deleted there
+    /// later.
     fn end(&mut self, table: &ObjectTable, id: u32) {
         let object = table.at(id);
         match object.batch.swap(NOBODY, Ordering::Relaxed) {
@@ -71,8 +71,8 @@ impl MemoryState {
         }
     }
 
-    /// An object in the file alone is nobody's any more. Returns where it was, for who then
-    /// releases it there; `None`: it is moving, and its mover does all that.
+    /// Ends an object in the file alone. Returns its place, for the caller that then releases it
+    /// there; `None`: it is moving, and its mover does all that.
     pub fn drop_filed(&mut self, table: &ObjectTable, id: u32) -> Option<Units> {
         let object = table.at(id);
         let word = object.word();
@@ -92,7 +92,7 @@ impl MemoryState {
         }
     }
 
-    /// An object at the remote store is nobody's any more: it is deleted there later.
+    /// Ends an object at the remote store: it is deleted there later.
     pub fn forget_remote(&mut self, table: &ObjectTable, id: u32) {
         let word = table.at(id).word();
         table.at(id).publish(word.moved_to(Kind::Gone, word.first()));
@@ -263,7 +263,7 @@ impl MemoryTier {
         let populated = populated.and_then(|()| self.memory_fault());
         let mut state = self.lock();
         if populated.is_err() {
-            // No memory to be had now: as good as a limit. What was populated of it is given back.
+            // No memory to be had now: as good as a limit. The populated part of it is given back.
             drop(state);
             let _ = self.bytes.discard(at..at + self.segment);
             self.lock().pool.retired(segment);
@@ -308,7 +308,7 @@ impl MemoryTier {
             self.bytes.write_at(block as usize * self.block, piece);
         }
     }
-    /// Copies bytes `part` of an object to their place in `into`, and what shares a block with
+    /// Copies bytes `part` of an object to their place in `into`, and those that share a block with
     /// them. The caller keeps them there meanwhile (see [`super::objects`]).
     pub fn read(&self, first: u32, part: Range<usize>, into: &mut [u8]) {
         let pieces =

@@ -1,10 +1,10 @@
-//! Where content lives that has no frame: compressed memory first, then an unlinked file, then a
+//! The store of content without a frame: compressed memory first, then an unlinked file, then a
 //! server that several machines share.
 //!
-//! One page in, one handle out; the store moves objects between its tiers on its own, and a handle
-//! stays valid through that. All-zero pages are not stored, same-filled ones live in the handle
-//! itself. A store never decides what to evict or when to spill, never touches managed memory
-//! except the page it is handed, and never gives back bytes that it can't vouch for.
+//! A page is put, and a handle returned. The store moves objects between its tiers on its own, and
+//! a handle stays valid through that. All-zero pages are not stored, same-filled ones are encoded
+//! in the handle itself. A store never decides what to evict or when to spill, never touches
+//! managed memory except the page it is handed, and never gives back bytes that it can't vouch for.
 //!
 //! ```text
 //! put ─► handle (same-filled)
@@ -16,10 +16,10 @@
 //! ```
 //!
 //! Locks, in order: `spiller` (one mover at a time) → `memory` (pool, ages, object numbers, every
-//! change of an object's place) or `extents`; never both of the latter at once. That of the loans
-//! comes before `extents`, and never with `memory`. A connection of the remote store has a lock
-//! each; what is taken with the writer's is none of these, and no other lock is taken with a
-//! reader's. The queues of `release` have a lock each, with which no other is taken.
+//! change of an object's place) or `extents`; never both of the latter at once. The lock of the
+//! loans comes before `extents`, and never with `memory`. A connection of the remote store has a
+//! lock each. A holder of the writer's takes none of these, and a holder of a reader's takes no
+//! other lock. The queues of `release` have a lock each, with which no other is taken.
 
 mod block_digests;
 mod cascade;
@@ -59,7 +59,7 @@ pub use remote::{AddressError, RemoteAddress, RemoteError, RemoteOpenError};
 pub use scratch::Scratch;
 pub use tiered::TieredStore;
 
-/// What became of a page that was put.
+/// The outcome of storing a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
     /// It is all zero, and nothing is stored.
@@ -68,7 +68,7 @@ pub enum Put {
     Stored(Handle),
 }
 
-/// Why a page could not be put, or nothing spilled. Nothing is lost: what was stored still is.
+/// Why a page could not be put, or nothing spilled. Nothing is lost: stored pages still are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PutError {
     /// Memory, file and remote store are at their limits, or the file system is full.
@@ -90,10 +90,11 @@ pub enum PutError {
     },
 }
 
-/// Why a page could not be fetched. There is no other copy: whoever needs it must stop.
+/// Why a page could not be fetched. There is no other copy: a caller that needs it must stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GetError {
-    /// What came back is not what was put, or nothing is stored by this handle.
+    /// The fetched bytes are not those of the page that was put, or nothing is stored by this
+    /// handle.
     #[error("a stored page is damaged")]
     Corrupt,
     /// The file could not be read.
@@ -128,17 +129,17 @@ pub enum OpenError {
     /// Less memory than one segment takes.
     #[error("a store needs {least} of memory at least, not {limit}; give it more memory")]
     MemoryLimit {
-        /// What was asked for.
+        /// The limit that was asked for.
         limit: Bytes,
-        /// What it needs.
+        /// The least limit.
         least: Bytes,
     },
     /// Less room in the file than one batch takes.
     #[error("a spill file needs a limit of {least} at least, not {limit}; raise it, or do without a file")]
     FileLimit {
-        /// What was asked for.
+        /// The limit that was asked for.
         limit: Bytes,
-        /// What it needs.
+        /// The least limit.
         least: Bytes,
     },
     /// The address space could not be reserved.
@@ -146,7 +147,7 @@ pub enum OpenError {
     Reserve {
         /// How much.
         bytes: Bytes,
-        /// What the kernel said.
+        /// The kernel's error.
         source: std::io::Error,
     },
     /// The spill file could not be created.
@@ -230,7 +231,7 @@ pub trait Store: Send + Sync {
     fn free(&self, handle: Handle);
 }
 
-/// What a [`TieredStore`] is made of.
+/// The configuration of a [`TieredStore`].
 #[derive(Clone, Debug)]
 pub struct StoreConfig {
     /// The base page; a 2 MiB one is put as 32 pages of 64 KiB.
@@ -263,12 +264,12 @@ pub struct RemoteConfig {
     /// The most that this store may hold there, in bytes of its objects; the server adds some 100
     /// bytes to each.
     pub limit: Bytes,
-    /// What the server forgets this store's content after, when nobody has renewed it for so long.
-    /// A live store renews it four times as often.
+    /// The server forgets this store's content after so long without renewal. A live store renews
+    /// it four times as often.
     pub expiry: Duration,
 }
 
-/// What a store holds now. Each number is right, two of them may be a moment apart.
+/// The current content of a store. Each number is right, two of them may be a moment apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreUsage {
     /// Uncompressed bytes of all objects.
@@ -292,7 +293,7 @@ pub struct StoreUsage {
     pub file_requests_at_once: u64,
     /// Bytes of objects at the remote store, those included that are still to be deleted there.
     pub remote_bytes: Bytes,
-    /// How often the remote store did not do what it was asked.
+    /// Failed requests to the remote store.
     pub remote_failures: u64,
     /// Objects: stored pages that are not same-filled.
     pub objects: u64,
@@ -306,8 +307,8 @@ impl StoreUsage {
         self.memory_spare_bytes.get() > self.memory_used_bytes.get() / 3
     }
 
-    /// What blocks in memory take beyond the objects in them, in percent of these; 0 if there are
-    /// none.
+    /// The bytes of blocks in memory beyond the objects in them, in percent of these; 0 if there
+    /// are none.
     #[must_use]
     pub fn waste_percent(&self) -> f64 {
         let [used, packed] =

@@ -1,19 +1,19 @@
-//! The object table: where each stored page is now.
+//! The object table: the place of each stored page.
 //!
-//! One word says it all, so that a reader needs no lock. The protocol:
+//! One word has all of it, so that a reader needs no lock. The protocol:
 //! - Every change of a word happens under the memory lock, except that readers count themselves in
 //!   and out of an object in memory by compare-and-swap.
 //! - A mover sets `MOVING`, copies without the lock, and may change the place only in a
 //!   compare-and-swap that sees no reader; with a reader there it gives up.
-//! - Who frees an object that is moving sets `FREED`; the mover does the rest.
-//! - What is in the file may move to the remote store, and waits for no reader: who reads bytes
-//!   there that don't fit their checksum looks under the memory lock whether the object still is
-//!   where they were read, and starts anew if not. Its place is free for others only after its word
+//! - A thread that frees a moving object sets `FREED`; the mover does the rest.
+//! - An object in the file may move to the remote store, and waits for no reader. A reader whose
+//!   bytes don't fit their checksum checks under the memory lock whether the object still is in
+//!   that place, and starts anew if not. The place is free for others only after the object's word
 //!   says so.
-//! - What is at the remote store never moves: only `free` ends its place, and `promote` brings it
+//! - An object at the remote store never moves: only `free` ends its place, and `promote` brings it
 //!   into memory, too, which the caller doesn't call while others read.
-//! - What is freed at the remote store keeps its number, as `Gone`, until the server has said that
-//!   it is deleted there.
+//! - An object that is freed at the remote store keeps its number, as `Gone`, until the server has
+//!   confirmed that it is deleted there.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -30,20 +30,20 @@ pub(super) struct Object {
     word: AtomicU64,
     /// Of the bytes in the file or at the remote store; nothing while it is in memory alone.
     pub checksum: AtomicU64,
-    /// Of the page as it was put, wherever it is now; 0 if nobody made one.
+    /// The digest of the page as it was put, wherever it is now; 0 if none was made.
     pub digest: AtomicU64,
     /// Neighbours in its queue, or in the list of free numbers. Only under the memory lock.
     pub before: AtomicU32,
     pub after: AtomicU32,
     /// Its first unit in the file while it is in memory and there, else [`NOBODY`]. Changed under
-    /// the memory lock, or by who has the object to itself.
+    /// the memory lock, or by a thread that has the object to itself.
     pub kept: AtomicU32,
     /// The batch of its field at the remote store while it is in memory and there, else [`NOBODY`].
     /// Changed as `kept` is; never both.
     pub batch: AtomicU32,
 }
 
-/// What an object's word says.
+/// An object's word.
 ///
 /// ```text
 /// 0..32 first block or unit, or batch · 32..48 length less one · 48 raw · 49 dense
@@ -56,18 +56,17 @@ pub(super) struct Word(u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Free = 0,
-    /// Its blocks are being written: nobody knows its handle yet.
+    /// Its blocks are being written: its handle is not given out yet.
     Reserved = 1,
     Memory = 2,
     File = 3,
     Remote = 4,
-    /// Nobody's any more, and still to be deleted at the remote store.
+    /// Not in use any more, and still to be deleted at the remote store.
     Gone = 5,
 }
 
 const RAW: u64 = 1 << 48;
-/// It was tried to be made smaller for the time that nobody wants it; whether it was is in its
-/// bytes.
+/// It was compressed again as a cold object; its bytes tell whether it became smaller.
 pub(super) const DENSE: u64 = 1 << 49;
 const KIND: u64 = 7 << 50;
 pub(super) const MOVING: u64 = 1 << 53;
@@ -145,7 +144,7 @@ impl Default for Object {
 }
 
 impl Object {
-    /// What it says now; whatever was written before that was said is visible.
+    /// The current word; everything written before it was set is visible.
     pub fn word(&self) -> Word {
         Word(self.word.load(Ordering::Acquire))
     }
@@ -202,8 +201,8 @@ impl ObjectTable {
     pub fn at(&self, id: u32) -> &Object {
         self.get(id).expect("numbers in use have records")
     }
-    /// Makes sure that a number has a record. Only under the memory lock, so nobody ever waits for
-    /// another's.
+    /// Makes sure that a number has a record. Only under the memory lock, so no thread ever waits
+    /// for another's.
     fn ensure(&self, id: u32) {
         self.0.ensure(id);
     }
@@ -219,9 +218,9 @@ pub(super) struct Numbers {
     /// Numbers from here on were never given out.
     pub high: u32,
     pub used: u32,
-    /// Where objects that are gone were in the file beside memory. They are released without the
-    /// memory lock, by who holds it then ([`TieredStore::let_go`](super::TieredStore)): never more
-    /// than one batch of objects that are freed.
+    /// The units that freed objects had in the file beside memory. The holder of the memory lock
+    /// releases them without it ([`TieredStore::let_go`](super::TieredStore)): never more than one
+    /// batch of objects that are freed.
     pub kept_by_gone: Vec<Units>,
 }
 
@@ -304,7 +303,7 @@ impl Queue {
         self.bytes += object.word().len() as u64;
         self.objects += 1;
     }
-    /// Makes two objects neighbours; an end of the queue is the neighbour of nobody.
+    /// Makes two objects neighbours; an end of the queue has the neighbour [`NOBODY`].
     fn link(&mut self, table: &ObjectTable, before: u32, after: u32) {
         match before {
             NOBODY => self.oldest = after,

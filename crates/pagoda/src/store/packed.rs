@@ -1,4 +1,4 @@
-//! Pages that come and go as they are packed: what a migration takes and brings, without unpacking.
+//! Pages in their packed form: a migration takes and brings them without unpacking.
 
 use super::handle::Meaning;
 use super::{GetError, Handle, PutError, Scratch, TieredStore};

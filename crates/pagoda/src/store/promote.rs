@@ -1,12 +1,12 @@
-//! Objects that are in the file, or at the remote store, and in memory: what is wanted a part at a
-//! time is read once, and leaves memory again for nothing.
+//! Objects that are in the file, or at the remote store, and in memory: a page that is wanted in
+//! parts is read once, and leaves memory again without a write.
 //!
 //! A fault that wants one OS page of a page in the file brings the packed page into memory, and
 //! keeps its place in the file as long as the page is not stored anew. So its other parts come from
-//! memory, too, a part that leaves the region is compared there, and when memory gets short such
-//! objects go first, without a write. The bound on what is held twice is the memory's own; the file
-//! gives places up when little of it is left, and where little room is left at the server nothing
-//! is kept.
+//! memory, too, a part that is evicted is compared there, and when memory gets short such objects
+//! go first, without a write. The memory's own limit bounds the bytes held twice. The file gives
+//! places up when little of it is left, and where little room is left at the server nothing is
+//! kept.
 //!
 //! This module must never let go of one place of an object that is not whole in the other.
 
@@ -29,10 +29,10 @@ const LOOKS_MOST: usize = 64;
 
 impl TieredStore {
     /// Brings the packed bytes of a page that is in the file or at the remote store into memory,
-    /// too. Whether it is in memory now: not if there is no room, here or at the server for both.
+    /// too. True if it is in memory now; false if there is no room, here or at the server for both.
     /// Blocks for the disk or the server, perhaps for a write, too.
     ///
-    /// The caller owes that nobody else fetches or frees it meanwhile.
+    /// The caller makes sure that no other thread fetches or frees it meanwhile.
     ///
     /// # Errors
     /// See [`GetError`].
@@ -60,7 +60,7 @@ impl TieredStore {
     /// Blocks for an object that is elsewhere.
     fn make_room_for_copy(&self, id: u32, word: Word) -> Option<u32> {
         let room = || self.memory.reserve_copy(word.len(), id);
-        // What makes room is mostly what came here the same way, and goes without a write.
+        // Most objects that make room came here the same way, and go without a write.
         let spilled = || self.spill_once(Bytes::ZERO).ok().and_then(|_| room());
         room().or_else(spilled)
     }
@@ -84,8 +84,8 @@ impl TieredStore {
         Ok(true)
     }
 
-    /// Makes an object that is at the remote store, and whose bytes are these, one in memory, from
-    /// block `first` on. The caller has it to itself, and nothing else moves what is there.
+    /// Makes an object that is at the remote store, and has these bytes, one in memory, from block
+    /// `first` on. The caller has it to itself, and no mover touches objects there.
     pub(super) fn place_of_remote(&self, id: u32, word: Word, first: u32, bytes: &[u8]) {
         self.memory.write(first, bytes);
         self.note_blocks(id, word, bytes);
@@ -97,9 +97,9 @@ impl TieredStore {
         state.queue(promoted).push_youngest(&self.table, id);
     }
 
-    /// Makes an object that is in the file, and whose bytes are these, one in memory, from block
-    /// `first` on. The caller has it to itself, but for its mover: if that has come first, nothing
-    /// happens but that these blocks are given back.
+    /// Makes an object that is in the file, and has these bytes, one in memory, from block `first`
+    /// on. The caller has it to itself, but for its mover: if that has come first, nothing happens
+    /// but that these blocks are given back.
     pub(super) fn place_in_memory(&self, id: u32, word: Word, first: u32, bytes: &[u8]) -> bool {
         self.memory.write(first, bytes);
         self.note_blocks(id, word, bytes);
@@ -123,7 +123,7 @@ impl TieredStore {
         true
     }
 
-    /// Whether there is a file, and room in it for what is in memory, too.
+    /// Whether there is a file, and room in it for objects that are in memory, too.
     pub(super) fn has_room_for_copies(&self) -> bool {
         self.file.as_ref().is_some_and(FileTier::has_room_for_copies)
     }
@@ -136,7 +136,7 @@ impl TieredStore {
         }
     }
 
-    /// Notes the blocks of an object whose bytes go to the file or come from there.
+    /// Notes the blocks of an object whose bytes go to the file or are read from there.
     pub(super) fn note_blocks(&self, id: u32, word: Word, bytes: &[u8]) {
         let blocks = || packed_blocks(bytes, self.page_bytes());
         if !word.raw() && !is_dense(bytes) && blocks().all(|block| block.is_some()) {
@@ -147,11 +147,11 @@ impl TieredStore {
     /// Fetches one block of a page that is in the file, and reads no more of it. Returns its
     /// digest; None if the page is not there, or its blocks are not known. Blocks for the disk.
     ///
-    /// The caller owes what it owes for [`promote`](Self::promote).
+    /// The caller has the same duties as for [`promote`](Self::promote).
     ///
     /// # Errors
-    /// See [`GetError`]. A block that is not what was noted is None: reading all of the page tells
-    /// what is wrong.
+    /// See [`GetError`]. None for a block that differs from its note: reading all of the page tells
+    /// the cause.
     pub(crate) fn read_block(
         &self,
         handle: Handle,
@@ -166,7 +166,7 @@ impl TieredStore {
         else {
             return Ok(None);
         };
-        // What was made denser has other bytes in the file.
+        // A page that was compressed again has other bytes in the file.
         if word.has(DENSE) || word.raw() || range.end > word.len() {
             return Ok(None);
         }
@@ -199,8 +199,8 @@ impl TieredStore {
         })
     }
 
-    /// Lets a page that is in the file or at the remote store, too, leave memory, unless somebody
-    /// reads it there.
+    /// Lets a page that is in the file or at the remote store, too, leave memory, unless it is
+    /// being read there.
     pub(crate) fn demote(&self, handle: Handle) {
         if let Meaning::Object(id) = handle.meaning()
             && self.is_kept(handle)
@@ -223,7 +223,7 @@ impl TieredStore {
             return 0;
         }
         state.queue(word).remove(&self.table, id);
-        // What is in a parent's file takes no room in this one, from which objects move on.
+        // A page in a parent's file takes no room in this one, from which objects move on.
         if to.kind() == Kind::File && to.first() & THEIRS == 0 {
             state.filed.push_youngest(&self.table, id);
         }
@@ -250,8 +250,7 @@ impl TieredStore {
         freed
     }
 
-    /// Ends a change of what is in memory, and gives the places up that objects which are gone had
-    /// in the file.
+    /// Ends a change of the memory tier, and releases the units that freed objects had in the file.
     pub(super) fn let_go(&self, mut state: Held<'_, MemoryState>) {
         let gone = std::mem::take(&mut state.numbers.kept_by_gone);
         drop(state);
@@ -277,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_both_places_leaves_memory_without_a_write_and_is_freed_in_both() {
+    fn an_object_in_both_places_leaves_memory_without_a_write_and_is_freed_in_both() {
         let (_directory, store, mut scratch) = with_file(BasePage::K64, Bytes::mib(4), Bytes::mib(64));
         let held = spilled(&store, &mut scratch);
         let before = store.usage();
@@ -322,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_anew_has_no_place_in_the_file() {
+    fn a_page_stored_anew_has_no_place_in_the_file() {
         let (_directory, store, mut scratch) = with_file(BasePage::K64, Bytes::mib(4), Bytes::mib(64));
         let (handle, mut page) = spilled(&store, &mut scratch).swap_remove(1);
         assert_eq!(store.promote(handle, &mut scratch), Ok(true));
@@ -338,7 +337,7 @@ mod tests {
         assert!(store.is_block(handle, 0, digest));
         store.free(handle);
         let again = stored(store.put(&page_of(64 << 10, 43, 99), &mut scratch));
-        assert_eq!(again, handle, "the number of what was freed last");
+        assert_eq!(again, handle, "the number of the last freed object");
         assert!(!store.is_block(again, 0, digest), "of another page that had it");
         assert_eq!(store.read_block(again, 0, &mut [0; 4096], &mut scratch), Ok(None));
         store.free(again);

@@ -1,11 +1,11 @@
-//! Pages that are wanted together, brought into memory together: those that lie beside each other
-//! in the file by one read, with a ring those that lie elsewhere in it by others at once, and those
-//! that are at the remote store by one request.
+//! Pages that are wanted together, brought into memory together: adjacent ones in the file by one
+//! read, with a ring those elsewhere in it by others at once, and those at the remote store by one
+//! request.
 //!
-//! It is done for who goes on upwards and wants the first of them, through the buffer that is there
-//! for writing, as long as nobody uses that. The others are a guess: that one can't be read, or is
-//! not what was written, is no error of whoever asked for the first. This module must never wait
-//! for a mover, write to make room for a guess, or let bytes become a page's whose sum is another.
+//! It is done for sequential access to the first of them, through the buffer for writing, as long
+//! as that is not in use. The others are a guess: if one can't be read, or is damaged, that is no
+//! error for the caller of the first. This module must never wait for a mover, write to make room
+//! for a guess, or let bytes with a wrong checksum become a page.
 
 use std::sync::atomic::Ordering;
 
@@ -18,8 +18,8 @@ use super::objects::{Kind, Word};
 use super::remote::Wanted;
 use super::{Handle, TieredStore};
 
-/// What is read at once, at most: five pages that did not shrink, with little between them; half a
-/// millisecond of a slow disk beyond what the first takes.
+/// The most that is read at once: five pages that did not shrink, with little between them; half a
+/// millisecond of a slow disk beyond the first one's time.
 const STRETCH_MOST: usize = 384 << 10;
 
 /// Pages that may come with another.
@@ -51,13 +51,13 @@ impl TieredStore {
     }
 
     /// Brings the packed bytes of a page that is in the file into memory, too, with those of
-    /// `others` that lie close behind it, by one read, and with a ring those that lie elsewhere, by
-    /// a read for each stretch, all at once; or one that is at the remote store with those of
+    /// `others` that are close behind it, by one read. With a ring it also brings those elsewhere,
+    /// by a read for each stretch, all at once. A page at the remote store comes with those of
     /// `others` that are there, by one request. Returns how many came; none if there are no such
-    /// others, or if it can't be done now. What did not come is as it was. Blocks for the disk, or
-    /// the server.
+    /// others, or if it can't be done now. The others are unchanged. Blocks for the disk, or the
+    /// server.
     ///
-    /// The caller owes for each of them what it owes for [`promote`](Self::promote).
+    /// The caller has for each of them the same duties as for [`promote`](Self::promote).
     pub(crate) fn promote_together(&self, first: Handle, others: &[Handle]) -> usize {
         if self.at_remote(first).is_some() {
             return self.promote_together_from_remote(first, others);
@@ -105,7 +105,7 @@ impl TieredStore {
 
     fn room_for_guess(&self, id: u32, word: Word) -> Option<u32> {
         let room = || self.memory.reserve_copy(word.len(), id);
-        // What goes without a write mostly came here the same way, and was wanted before.
+        // Most objects that go without a write came here the same way, and were wanted before.
         room().or_else(|| if self.leave_for_file() > 0 { room() } else { None })
     }
 
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_spilled_together_comes_with_one_read_and_leaves_without_a_write() {
+    fn objects_spilled_together_come_with_one_read_and_leave_without_a_write() {
         for base in [BasePage::K4, BasePage::K64] {
             let (_directory, store, mut scratch) = with_file(base, Bytes::mib(64), Bytes::mib(64));
             let held = spilled(&store, &mut scratch, &[43; 5]);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_elsewhere_or_before_is_not_read() {
+    fn objects_elsewhere_or_before_are_not_read() {
         let (_directory, store, mut scratch) = with_file(BasePage::K64, Bytes::mib(64), Bytes::mib(64));
         // Those that did not shrink lie in front, by themselves.
         let held = spilled(&store, &mut scratch, &[43, 100].repeat(7));
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_elsewhere_is_read_at_once_with_it_where_that_can_be() {
+    fn with_a_ring_objects_elsewhere_are_read_at_the_same_time() {
         let Some((_directory, mut store, mut scratch)) =
             with_ring(BasePage::K64, Bytes::mib(64), Bytes::mib(64))
         else {
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_beside_a_page_stays_where_it_is() {
+    fn a_damaged_neighbour_of_a_page_stays_in_place() {
         let (_directory, store, mut scratch) = with_file(BasePage::K64, Bytes::mib(64), Bytes::mib(64));
         let held = spilled(&store, &mut scratch, &[43; 4]);
         let all = handles(&held);
@@ -261,18 +261,18 @@ mod tests {
             assert_holds(&store, &mut scratch, all[i], &held[i].1);
         }
         let mut back = vec![0; 64 << 10];
-        assert_eq!(store.get(all[2], 0, &mut back, &mut scratch), Err(GetError::Corrupt), "whoever wants it");
+        assert_eq!(store.get(all[2], 0, &mut back, &mut scratch), Err(GetError::Corrupt), "a fetch of it");
     }
 
     #[test]
-    fn nobody_waits_for_a_mover_and_nothing_is_written_to_make_room() {
+    fn no_read_waits_for_a_mover_and_nothing_is_written_to_make_room() {
         let (_directory, store, mut scratch) = with_file(BasePage::K64, Bytes::mib(2), Bytes::mib(64));
         let held = spilled(&store, &mut scratch, &[43; 5]);
         let all = handles(&held);
         let spiller = store.spiller.lock();
         assert_eq!(store.promote_together(all[0], &all[1..]), 0);
         drop(spiller);
-        // Memory is full of what is nowhere else.
+        // Memory is full of objects that are nowhere else.
         let young = (0..20).map(|i| page_of(64 << 10, 43, 100 + i));
         let young: Held = young.map(|page| (stored(store.put(&page, &mut scratch)), page)).collect();
         while store.memory.reserve_copy(512, 0).is_some() {}

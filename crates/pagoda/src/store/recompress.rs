@@ -1,9 +1,8 @@
-//! Making what is cold smaller: pages that nobody has wanted for long are compressed again, as a
-//! whole and better.
+//! Compressing cold pages again, as a whole and better.
 //!
-//! It happens while nothing is stored, on one thread and within a bound of processor time, and only
-//! what gains by it is kept. Such a page costs more to fetch, because all of it is unpacked
-//! whatever is wanted. It never waits for a reader, and never takes memory beyond what it gives
+//! It happens while nothing is stored, on one thread and within a bound of processor time, and a
+//! result is kept only if it is smaller. Such a page costs more to fetch, because all of it is
+//! unpacked for any part. It never waits for a reader, and never takes memory that it does not give
 //! back at once.
 
 use std::collections::VecDeque;
@@ -16,7 +15,7 @@ use super::objects::{DENSE, FREED, Kind, MOVING};
 use super::{Scratch, TieredStore};
 use pagoda_linux::codec::pack::{pack_dense, unpack};
 
-/// What was put so long ago is cold: whoever comes back to its memory at all does so sooner.
+/// A page that was put so long ago is cold: most refaults come sooner.
 const COLD_NS: u64 = 30_000_000_000;
 
 /// Without a put for so long the store counts as idle.
@@ -28,10 +27,10 @@ const CPU_SHARE: u64 = 20;
 /// The time between two entries of the history of puts: 32 of them for [`COLD_NS`].
 const SAMPLE_NS: u64 = COLD_NS / 32;
 
-/// Kept is what saves at least one part in this many of its bytes.
+/// A result is kept if it saves at least one part in this many of the bytes.
 const WORTH: usize = 8;
 
-/// What the one thread that does this has.
+/// The state of the one thread that does this.
 pub(super) struct Condenser {
     compressor: Compressor,
     scratch: Scratch,
@@ -41,7 +40,7 @@ pub(super) struct Condenser {
     history: VecDeque<(u64, u64)>,
     /// The last moment at which another put was seen.
     busy_ns: u64,
-    /// What was saved and not given back to the kernel yet.
+    /// Bytes that were saved and not given back to the kernel yet.
     saved: Bytes,
 }
 
@@ -75,8 +74,7 @@ impl TieredStore {
             }
             let Some(saved) = self.condense_oldest(condenser, young) else { return };
             condenser.saved = condenser.saved.saturating_add(saved);
-            // What has become free lies between what has not: it is the kernel's again only when
-            // whole segments are.
+            // Freed blocks lie between used ones: only whole segments can be given to the kernel.
             if condenser.saved.as_usize() >= self.memory.segment_bytes() {
                 condenser.saved = Bytes::ZERO;
                 self.trim();
@@ -102,7 +100,7 @@ impl TieredStore {
             _ => {}
         }
         if history.back().is_none_or(|(at, last)| now - at >= SAMPLE_NS || *last != puts) {
-            // Of what is not older than needed one entry for each sample is enough.
+            // Of samples that are not older than needed one entry for each is enough.
             if history.len() >= 2 && now - history[history.len() - 2].0 < SAMPLE_NS {
                 history.pop_back();
             }
@@ -115,8 +113,8 @@ impl TieredStore {
         (now - since >= COLD_NS && now - condenser.busy_ns >= IDLE_NS).then_some(puts - before)
     }
 
-    /// Tries the object that was put longest ago, if more than `young` are left, and returns what
-    /// that saved; `None` if there is nothing to do, or somebody else moves objects.
+    /// Tries the object that was put longest ago, if more than `young` are left, and returns the
+    /// saved bytes; `None` if there is nothing to do, or another thread moves objects.
     pub(super) fn condense_oldest(&self, condenser: &mut Condenser, young: u64) -> Option<Bytes> {
         let _mover = self.spiller.try_lock()?;
         let Condenser { compressor, scratch, page, dense, .. } = condenser;
@@ -138,7 +136,7 @@ impl TieredStore {
         state.packed.remove(&self.table, id);
         object.flag(MOVING, 0);
         drop(state);
-        // Nobody frees these blocks while the object is moving.
+        // No thread frees these blocks while the object is moving.
         let bytes = &mut scratch.packed[..word.len()];
         self.memory.read(word.first(), 0..word.len(), bytes);
         let room = word.len() - word.len() / WORTH;
@@ -179,7 +177,7 @@ mod tests {
     use crate::store::{Handle, Store};
 
     #[test]
-    fn only_what_is_cold_is_touched_and_only_while_nothing_is_put() {
+    fn only_cold_pages_are_touched_and_only_while_nothing_is_put() {
         let store = TieredStore::open(config(BasePage::K16, Bytes::mib(16), None)).expect("memory");
         let mut scratch = Scratch::new(BasePage::K16);
         let pages: Vec<_> = (0..600).map(|i| page_of(16 << 10, 25, i)).collect();

@@ -1,9 +1,8 @@
-//! What nobody needs any more: freeing many stored pages at once, and the queues of those that wait
-//! for it.
+//! Freeing many stored pages at once, and the queues of pages to be freed.
 //!
-//! Anybody may free what is queued, a piece at a time: the workers do it for a living, others when
+//! Any thread may free queued pages, a piece at a time: the workers do it all the time, others when
 //! they need the room or wait for it. So room that is only waiting to be freed is never a reason to
-//! spill, or to say that the store is full. No queue's lock is ever held while pages are freed.
+//! spill, or to report the store as full. No queue's lock is ever held while pages are freed.
 
 use std::ops::AddAssign;
 use std::sync::Arc;
@@ -25,9 +24,9 @@ use crate::stats::account::Account;
 /// How long a worker sleeps at most before it looks whether it is to end, in microseconds.
 const SLEEP_US: u32 = 100_000;
 
-/// How often somebody who needs room looks whether the pieces in others' hands are freed, and how
-/// long it sleeps in between: about a millisecond, thirty times what a piece takes. Whoever has it
-/// is not scheduled then.
+/// How often a thread that needs room checks whether the pieces that others hold are freed, and how
+/// long it sleeps in between: about a millisecond, thirty times the time for a piece. The holder is
+/// not scheduled then.
 const IN_HAND_LOOKS: u32 = 50;
 const IN_HAND_US: u32 = 20;
 
@@ -37,7 +36,7 @@ struct Shard {
     bell: Bell,
 }
 
-/// How closed owners' pages are released, and what waits for it.
+/// The release of closed owners' pages, and the queued ones.
 #[derive(Default)]
 pub(crate) struct Releases {
     policy: ReleasePolicy,
@@ -50,7 +49,7 @@ pub(crate) struct Releases {
     pub(crate) are_held: AtomicBool,
 }
 
-/// What freeing took.
+/// The cost of freeing.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Freed {
     pub entries: u64,
@@ -95,7 +94,7 @@ impl Releases {
     pub(crate) fn shards(&self) -> usize {
         self.shards.len()
     }
-    /// Uncompressed bytes of what waits.
+    /// Uncompressed bytes of the queued pages.
     pub(crate) fn queued_bytes(&self) -> u64 {
         self.entries.load(Ordering::Acquire) * self.page_bytes
     }
@@ -116,7 +115,7 @@ impl Releases {
         let entries = batch.entries();
         let mut queue = self.shards[shard].queue.lock();
         queue.hand_over(Arc::clone(owner), batch, now_us())?;
-        // Counted before anybody can take it.
+        // Counted before another thread can take it.
         owner.is_queued(entries);
         let queued = self.entries.fetch_add(entries, Ordering::AcqRel) + entries;
         drop(queue);
@@ -143,7 +142,7 @@ impl Releases {
     pub(crate) fn queued_entries(&self) -> u64 {
         self.entries.load(Ordering::Acquire)
     }
-    /// Checks that no entry and no batch is lost, when nobody is gathering.
+    /// Checks that no entry and no batch is lost, while no thread gathers.
     pub(crate) fn assert_whole(&self) {
         self.shards.iter().for_each(|shard| shard.queue.lock().assert_whole(0));
     }
@@ -230,8 +229,8 @@ impl TieredStore {
         true
     }
 
-    /// Frees what is queued until `quit` and nothing is left: a worker's life. It goes on with the
-    /// others' queues when its own is empty.
+    /// Frees queued pages until `quit` and nothing is left: the loop of a worker. It goes on with
+    /// the others' queues when its own is empty.
     pub(crate) fn release_queued(&self, own: usize, quit: &AtomicBool) {
         loop {
             pagoda_linux::process::rights::follow();
@@ -248,7 +247,7 @@ impl TieredStore {
         (0..self.releases().shards()).any(|shard| shard != own && self.free_piece(shard, Taker::Helper, cpu))
     }
 
-    /// Frees a piece of what is queued, or waits for a moment for what is in others' hands. False
+    /// Frees a piece of the queued pages, or waits for a moment for pieces that others hold. False
     /// if that changed nothing.
     pub(crate) fn help_release(&self) -> bool {
         let entries = || self.releases().entries.load(Ordering::Acquire);
@@ -258,8 +257,8 @@ impl TieredStore {
         }
         for _ in 0..IN_HAND_LOOKS {
             let mut cpu = cpu_ns();
-            // Also what is queued only now: as long as there is some, nobody has to wait for
-            // others.
+            // Also pages that are queued only now: as long as there are some, this thread need not
+            // wait for others.
             if (0..self.releases().shards()).any(|shard| self.free_piece(shard, Taker::Helper, &mut cpu)) {
                 return true;
             }
@@ -271,7 +270,7 @@ impl TieredStore {
         false
     }
 
-    /// Frees everything that is queued and returns when nothing is in anybody's hands.
+    /// Frees all queued pages and returns when no thread holds any.
     pub(crate) fn flush_releases(&self) {
         while self.releases().entries.load(Ordering::Acquire) > 0 {
             self.help_release();

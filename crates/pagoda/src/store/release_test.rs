@@ -49,7 +49,7 @@ impl Fixture {
         }
     }
 
-    /// Hands over what fits, and returns what does not.
+    /// Hands over the handles that fit, and returns the number of the others.
     fn hand_over(&self, handles: &[Handle]) -> usize {
         let releases = self.store.releases();
         let mut gather = Gather::default();
@@ -95,7 +95,7 @@ fn room_that_only_waits_to_be_freed_is_found_before_the_store_says_that_it_is_fu
     for number in 0..handles.len() as u64 {
         fixture.put(1_000_000 + number).expect("as many fit again");
     }
-    assert!(fixture.counters.get(Counter::ReleaseHelped) > 0, "whoever needed the room freed it");
+    assert!(fixture.counters.get(Counter::ReleaseHelped) > 0, "the thread that needed the room freed it");
     fixture.store.flush_releases();
     fixture.assert_balanced();
     assert_eq!(fixture.store.usage().objects, handles.len() as u64);
@@ -106,7 +106,7 @@ fn a_worker_that_never_runs_is_seen_and_nothing_waits_for_it() {
     let mut fixture = Fixture::new(ReleasePolicy::Workers, Bytes::mib(16));
     let handles: Vec<Handle> = (0..200).map(|number| fixture.put(number).expect("room")).collect();
     assert_eq!(fixture.hand_over(&handles), 0);
-    // That it is not seen before is the queue's test: here nobody knows how late it is.
+    // The queue's test shows that it is not seen earlier: here the delay is not known.
     std::thread::sleep(std::time::Duration::from_micros(STALL_US + 10_000));
     assert_eq!(fixture.store.releases().look(), 1, "both hundreds are neighbours, in one queue");
     while fixture.store.help_release() {}
@@ -117,7 +117,7 @@ fn a_worker_that_never_runs_is_seen_and_nothing_waits_for_it() {
 }
 
 #[test]
-fn what_is_queued_is_bounded_and_the_rest_stays() {
+fn the_queue_is_bounded_and_the_rest_stays() {
     let mut fixture = Fixture::new(ReleasePolicy::Background, Bytes::mib(64));
     let handles: Vec<Handle> =
         (0..2 * 510 * BATCHES as u64 + 200).map(|number| fixture.put(number).expect("room")).collect();
@@ -141,7 +141,7 @@ fn numbers_that_were_freed_together_make_runs_again() {
 }
 
 #[test]
-fn what_is_queued_while_somebody_waits_for_a_piece_in_others_hands_is_freed_by_it() {
+fn pages_queued_while_a_thread_waits_for_a_piece_held_by_another_are_freed_by_it() {
     let mut fixture = Fixture::new(ReleasePolicy::Background, Bytes::mib(16));
     let handles: Vec<Handle> = (0..400).map(|number| fixture.put(number).expect("room")).collect();
     assert_eq!(fixture.hand_over(&handles[..100]), 0);
@@ -175,10 +175,10 @@ fn what_is_queued_while_somebody_waits_for_a_piece_in_others_hands_is_freed_by_i
     fixture.assert_balanced();
 }
 
-/// What lies below memory is given back as well: the file's slots, and the server's numbers and
+/// The tiers below memory are given back as well: the file's slots, and the server's numbers and
 /// bytes.
 #[test]
-fn what_is_in_the_file_or_at_the_server_is_released_by_every_policy() {
+fn pages_in_the_file_or_at_the_server_are_released_by_every_policy() {
     const MEMORY: Bytes = Bytes::mib(16);
     let directory = disk();
     let server = RedisServer::start(directory.path(), &[]);
@@ -231,10 +231,10 @@ fn what_is_in_the_file_or_at_the_server_is_released_by_every_policy() {
     }
 }
 
-/// Who waits for the store's lock while another holds it: by the account of the owner whose pages
-/// are freed.
+/// The wait for the store's lock while another holds it is counted for the owner whose pages are
+/// freed.
 #[test]
-fn waiting_for_the_lock_is_entered_in_the_account_of_who_caused_it() {
+fn waiting_for_the_lock_is_entered_in_the_account_of_the_owner_that_caused_it() {
     let mut fixture = Fixture::new(ReleasePolicy::Background, Bytes::mib(16));
     let mut number = 0;
     until("one that had to wait", || {

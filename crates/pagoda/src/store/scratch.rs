@@ -1,6 +1,7 @@
-//! What one thread needs to store and fetch: codec state and buffers, allocated once.
+//! The buffers of one thread for storing and fetching, with codec state, allocated once.
 //!
-//! It is never shared and holds nothing between two calls, but for who it is that takes frames.
+//! It is never shared and holds nothing between two calls, except the thread's identity as a taker
+//! of frames.
 
 use pagoda_core::page::BasePage;
 use pagoda_core::space::extents::SLOT;
@@ -26,12 +27,12 @@ pub struct Scratch {
     /// Slots as they are in the file. An object as long as a page may begin in the middle of a
     /// slot.
     pub(super) slots: AlignedBuffer,
-    /// Whose turns its frames are taken by, if there are several zones.
+    /// The taker of its frames, for the turns of several zones.
     pub(crate) taker: Taker,
 }
 
 impl Scratch {
-    /// Allocates it, for who takes frames now and then.
+    /// Allocates it, for a thread that takes frames now and then.
     #[must_use]
     pub fn new(base: BasePage) -> Self {
         let page = piece(base);
@@ -47,7 +48,7 @@ impl Scratch {
     }
 }
 
-/// The length of what is put at once.
+/// The bytes that are put at once.
 pub(super) fn piece(base: BasePage) -> usize {
     base.bytes().min(PIECE_MAX)
 }

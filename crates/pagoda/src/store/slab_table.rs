@@ -1,7 +1,7 @@
 //! A table by number that grows where numbers are used, readable without a lock from any thread.
 //!
 //! It never shrinks and never moves anything: it is bounded by the highest number ever used, which
-//! is the most objects ever stored at once. This module must never know what is in it.
+//! is the most objects ever stored at once. This module must never know the meaning of its records.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ type Branch<T> = OnceLock<Box<[Leaf<T>]>>;
 pub(super) struct ByNumber<T> {
     root: Box<[Branch<T>]>,
     width: usize,
-    /// What it takes: whoever asks must not have to count.
+    /// Its memory, so that a caller need not count.
     bytes: AtomicU64,
 }
 
@@ -31,14 +31,14 @@ impl<T: Default> ByNumber<T> {
         Self { bytes: AtomicU64::new(size_of_val(&*root) as u64), root, width }
     }
 
-    /// What there is of a number, if it was ever ensured, or a near one was.
+    /// The record of a number, if it was ever ensured, or a near one was.
     pub fn get(&self, number: u32) -> Option<&[T]> {
         let branch = self.root.get((number / LEAF / BRANCH) as usize)?.get()?;
         let leaf = branch[(number / LEAF % BRANCH) as usize].get()?;
         leaf.get((number % LEAF) as usize * self.width..)?.get(..self.width)
     }
 
-    /// What there is of a number, made if it is the first time. Threads that make the same wait for
+    /// The record of a number, made if it is the first time. Threads that make the same wait for
     /// one of them.
     ///
     /// # Panics
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_number_has_its_own_and_only_what_is_used_takes_memory() {
+    fn each_number_has_its_own_and_only_used_parts_take_memory() {
         let table = ByNumber::<AtomicU64>::new(3);
         let empty = table.bytes();
         let numbers = [0, 1, LEAF - 1, LEAF, LEAF * BRANCH - 1, LEAF * BRANCH, NUMBERS - 1];

@@ -36,7 +36,7 @@ impl Written<'_> {
             Self::Remote(_, number) => (Kind::Remote, number),
         }
     }
-    /// Nobody needs this one there after all.
+    /// The object is not needed there after all.
     fn abandon(self, item: &Item) {
         match self {
             Self::File(file) => file.release(item.units),
@@ -47,7 +47,7 @@ impl Written<'_> {
 
 impl TieredStore {
     /// Spills the oldest objects, in sequential writes of up to 1 MiB, until the segments that hold
-    /// any take `target_memory` or less. Returns what was freed in memory. Blocks for the disk.
+    /// any take `target_memory` or less. Returns the bytes freed in memory. Blocks for the disk.
     /// [`trim`](Self::trim) then gives the emptied segments to the kernel.
     ///
     /// # Errors
@@ -98,11 +98,11 @@ impl TieredStore {
         if self.memory.lock().raw.bytes < self.batch_bytes {
             return;
         }
-        // Someone who is at it takes the raw ones first anyway.
+        // A mover under way takes the raw ones first anyway.
         let Some(mut spiller) = self.spiller.try_lock() else { return };
         if let Some(batch) = spiller.as_mut() {
-            // The page is stored, in memory; that the file is full or failing is for the next who
-            // needs room.
+            // The page is stored, in memory. The next caller that needs room gets the error of a
+            // full or failing file.
             let _ = self.spill_batch(batch, true);
         }
     }
@@ -131,7 +131,7 @@ impl TieredStore {
         drop(state);
         for index in 0..batch.items.len() {
             let item = batch.items[index];
-            // Nobody frees these blocks while the object is moving.
+            // No thread frees these blocks while the object is moving.
             let first = self.table.at(item.id).word().first();
             let bytes = batch.bytes_of(&item);
             self.memory.read(first, 0..bytes.len(), bytes);
@@ -154,7 +154,7 @@ impl TieredStore {
             Some((_, Err(source))) => PutError::Io { source },
         };
         let Some(remote) = &self.remote else { return Err(from_file) };
-        // What is only waiting to be deleted there is no reason to say that it is full.
+        // Objects that only wait to be deleted there don't make it full.
         while !remote.has_room(batch) && self.delete_gone() {}
         match (remote.write(batch), from_file) {
             (Ok(number), _) => Ok((Written::Remote(remote, number), batch.items.len())),
@@ -176,8 +176,9 @@ impl TieredStore {
         while let Some(id) = at {
             at = Queue::after(&self.table, id);
             let word = self.table.at(id).word();
-            // A reserved one is still being written: as many as there are threads in put. And what
-            // is in the file or at the server, too, goes without a write when its turn comes.
+            // A reserved one is still being written: as many as there are threads in put. And an
+            // object that is in the file or at the server, too, goes without a write when its turn
+            // comes.
             if word.kind() != Kind::Memory || self.table.at(id).is_kept() {
                 continue;
             }

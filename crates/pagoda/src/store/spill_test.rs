@@ -1,5 +1,5 @@
-//! Pages that go to the store's file: when, what a file that fails or lies does, and who frees or
-//! reads meanwhile.
+//! Pages that go to the store's file: when they go, files that fail or lie, and concurrent frees
+//! and reads.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -68,7 +68,7 @@ fn store_over(path: &str, read: bool, write: bool) -> TieredStore {
 }
 
 #[test]
-fn what_the_file_does_not_need_any_more_goes_back_to_the_disk() {
+fn unused_parts_of_the_file_go_back_to_the_disk() {
     let (_directory, store, mut scratch) = with_file(BasePage::K64, Bytes::mib(32), Bytes::mib(64));
     let pages: Vec<_> = (0..200).map(|i| page_of(64 << 10, 43, i)).collect();
     let mut put =
@@ -89,8 +89,8 @@ fn what_the_file_does_not_need_any_more_goes_back_to_the_disk() {
     }
 }
 
-/// A store whose file is full but for gaps in which one page of `pages` has room each, and what it
-/// holds.
+/// A store whose file is full but for gaps in which one page of `pages` has room each, and its
+/// pages.
 fn with_gaps(store: &TieredStore, scratch: &mut Scratch) -> Vec<(Handle, Vec<u8>)> {
     let mut held: Vec<_> = Vec::new();
     loop {
@@ -141,7 +141,7 @@ fn a_batch_goes_to_as_many_runs_at_once_as_it_takes() {
         }
         let file = store.file.as_ref().expect("a file");
         let written = file.write(batch).expect("there are as many gaps");
-        assert_eq!(written == 12, has_ring, "{written}: what fits one run, or all of it");
+        assert_eq!(written == 12, has_ring, "{written}: the part that fits one run, or all of it");
         assert!(store.settle(Some(Written::File(file)), batch, written) > 0);
         drop(spiller);
         // Two pages for each run, at most: where a gap lies before the free end of the file.

@@ -1,5 +1,5 @@
-//! The store as a whole, with and without a file: what was put comes back, and what was freed is
-//! gone. And what all its tests share.
+//! The store as a whole, with and without a file: stored pages come back, and freed ones are gone.
+//! And the helpers that all its tests share.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -105,7 +105,7 @@ pub(super) fn assert_holds(store: &TieredStore, scratch: &mut Scratch, handle: H
     let mut back = vec![0xee; page.len()];
     store.get(handle, 0, &mut back, scratch).expect("stored");
     assert!(back == page, "another page came back for {handle:?}");
-    // Whatever else is asked of it: it never says that it has what it has not.
+    // It never claims to hold other content than it has.
     let part = page.len() / 4096 / 2 * 4096;
     assert!(store.is_in_memory(handle) <= store.holds(handle, part, &page[part..], scratch).expect("stored"));
     back[part] ^= 1;
@@ -185,7 +185,7 @@ fn inner_waste_stays_below_15_percent() {
     }
 }
 
-/// After pages of all lengths have come and gone, and every chain of blocks is of what others have
+/// After pages of all lengths were stored and freed, and every chain is of blocks that others have
 /// left.
 #[test]
 fn waste_stays_below_15_percent_where_pages_come_and_go() {
@@ -223,7 +223,7 @@ fn text_of(len: usize, seed: u64) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_cold_becomes_smaller_and_comes_back_from_every_tier() {
+fn cold_pages_become_smaller_and_come_back_from_every_tier() {
     for base in BasePage::ALL {
         let (_directory, store, mut scratch) = with_file(base, Bytes::mib(32), Bytes::mib(64));
         let mut condenser = store.condenser();
@@ -354,7 +354,7 @@ fn sparse_segments_are_emptied_and_given_back() {
 }
 
 #[test]
-fn what_is_packed_as_a_whole_goes_and_comes_as_it_is() {
+fn a_page_packed_as_a_whole_goes_and_comes_unchanged() {
     for base in BasePage::ALL {
         let from = TieredStore::open(config(base, Bytes::mib(32), None)).expect("memory");
         let (_directory, to, mut scratch) = with_file(base, Bytes::mib(32), Bytes::mib(64));
@@ -374,7 +374,7 @@ fn what_is_packed_as_a_whole_goes_and_comes_as_it_is() {
             arrived.iter().zip(&pages).for_each(|(handle, page)| assert_holds(&to, other, *handle, page));
         };
         check(&mut other);
-        // There is nothing to gain from it, and it is known from then on for what it is.
+        // It can't become smaller, and is marked as tried from then on.
         to.condense_all();
         check(&mut other);
         assert_eq!(to.usage().memory_dense_bytes, to.usage().memory_packed_bytes, "{base}");

@@ -35,19 +35,19 @@ pub struct TieredStore {
     pub(super) memory: MemoryTier,
     pub(super) file: Option<FileTier>,
     pub(super) remote: Option<RemoteTier>,
-    /// Whoever moves objects holds this: one mover at a time.
+    /// The right to move objects: one mover at a time.
     pub(super) spiller: Lock<Option<Batch>>,
-    /// What the batch takes, which its holder need not be asked for.
+    /// The memory of the batch, readable without its holder.
     pub(super) batch_bytes: u64,
     releases: Releases,
     pub(super) base: BasePage,
     page: usize,
-    /// Of what is in the file and was in memory since.
+    /// The notes of objects that are in the file and were in memory since.
     pub(super) blocks: BlockDigests,
     /// Parts of pages that were read from the file.
     #[cfg(test)]
     pub(crate) parts_read: std::sync::atomic::AtomicU64,
-    /// What digests depend on, so that nobody makes two pages of one digest on purpose.
+    /// The seed of digests, so that two pages of one digest can't be made on purpose.
     seed: u64,
 }
 
@@ -86,14 +86,14 @@ impl TieredStore {
         })
     }
 
-    /// The same store, which releases what closed owners had by `policy`, with `queued_max`
-    /// uncompressed bytes waiting for it at most.
+    /// The same store, which releases closed owners' pages by `policy`, with at most `queued_max`
+    /// uncompressed bytes queued.
     pub(crate) fn releasing_by(mut self, policy: ReleasePolicy, queued_max: Bytes) -> Self {
         self.releases = Releases::new(policy, queued_max, self.page);
         self
     }
 
-    /// What waits to be released.
+    /// The pages that wait to be released.
     pub(crate) fn releases(&self) -> &Releases {
         &self.releases
     }
@@ -116,13 +116,13 @@ impl TieredStore {
         }
     }
 
-    /// The addresses of the memory tier, which nobody may manage.
+    /// The addresses of the memory tier, which must not be managed.
     #[must_use]
     pub fn memory_range(&self) -> Range<usize> {
         self.memory.range()
     }
 
-    /// What it holds now.
+    /// Its current content.
     #[must_use]
     pub fn usage(&self) -> StoreUsage {
         let (file, file_table) =
@@ -159,14 +159,14 @@ impl TieredStore {
         self.file.as_ref().map_or(0, FileTier::take_together)
     }
 
-    /// What tells a page that was written from one that was not: two different ones have the same
-    /// digest once in 2^64, less often than memory errs. Never 0.
+    /// The digest that tells a written page from a clean one: two different ones have the same once
+    /// in 2^64, less often than memory errs. Never 0.
     pub(super) fn digest(&self, page: &[u8]) -> u64 {
         XxHash3_64::oneshot_with_seed(self.seed, page).max(1)
     }
 
-    /// Whether an object still is where its word said. What was read there was its own then, and
-    /// its checksum that of this place; if not, either may be another's.
+    /// Whether an object still is at the place of its word. If so, the bytes read there were its
+    /// own, with the checksum of this place; if not, either may be another's.
     pub(super) fn is_still_at(&self, id: u32, word: Word) -> bool {
         let _no_change = self.memory.lock();
         self.table.at(id).word().is_at_place_of(word)
@@ -183,8 +183,8 @@ impl TieredStore {
                 self.table.at(id).written();
                 return Ok(id);
             }
-            // What nobody needs any more goes before anything is written or said to be full; each
-            // time there is less of it.
+            // Pages queued to be freed go before anything is written, or the store is reported as
+            // full; each time there are fewer.
             if self.help_release() {
                 continue;
             }
@@ -267,7 +267,7 @@ impl Store for TieredStore {
             Some(pattern) => return Ok(Put::Stored(Handle::same_filled(pattern))),
             None => {}
         }
-        // What gains less than an eighth is kept as it is: it costs no time to fetch.
+        // A page that gains less than an eighth is kept unpacked: it costs no time to fetch.
         let packed = pack(page, &mut scratch.packed[..self.page / 8 * 7], &mut scratch.lz4);
         let bytes = packed.map_or(page, |len| &scratch.packed[..len]);
         let id = self.put_object(bytes, packed.is_none(), self.digest(page))?;

@@ -3,12 +3,13 @@
 //!
 //! | thread | how many | waits for |
 //! |---|---|---|
-//! | `handler` | as many as processors, 2 to 4; 1, for events, where threads serve their own faults | the descriptor, 100 ms at most |
+//! | `handler` | as many as processors, 2 to 4; in SIGBUS mode 1 | the descriptor, 100 ms at most |
 //! | `reclaimer` | 1 | a bell, 100 ms at most |
-//! | `watcher`, with `scan` | 1 in a process; in a library the reclaimer watches | a sleep of 1 to 20 ms |
+//! | `watcher`, with `scan` | 1 in a process, none in a library | a sleep of 1 to 20 ms |
 //! | `prezero` | 1 in a library, unless it is told not to | a bell, 100 ms at most |
 //! | `publisher` | 1 in a library that publishes | a bell, 100 ms at most |
 //!
+//! In SIGBUS mode the handler thread reads events alone. In a library the reclaimer watches.
 //! `sigbus` is the handler of faults in the thread that has them. Other modules have threads of
 //! their own: the keeper and the release worker (`store`), arrivals (`migrate`), readahead
 //! (`file`).

@@ -1,15 +1,14 @@
-//! Where a remote store is, as people write it:
+//! The address of a remote store, as people write it:
 //! `redis://[USER[:PASSWORD]@]ADDRESS:PORT[/DATABASE]`, the user empty for the default one.
 //!
-//! The address is a literal one: whoever connects may be a thread that can't resolve names. What is
-//! not of this form is refused, never guessed; and a password never shows in what is printed for
-//! debugging.
+//! The address is a literal one: the connecting thread may be one that can't resolve names. Any
+//! other form is refused, never guessed. A password is never printed for debugging.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
-/// The address of a Redis or Valkey server, and who to be there.
+/// The address of a Redis or Valkey server, and the user there.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RemoteAddress {
     /// The server's address and port; those of any node, if it is a cluster.
@@ -31,7 +30,7 @@ pub enum AddressError {
     /// There is no literal address with a port.
     #[error("a remote store's address is a literal one with a port, like 127.0.0.1:6379 or [::1]:6379")]
     Socket,
-    /// What follows the address is not a number.
+    /// The part behind the address is not a number.
     #[error("what follows a remote store's port is the number of its database, like /0")]
     Database,
     /// The user or password has a broken escape, or nothing is before the `@`.
@@ -139,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn an_error_names_the_wrong_part() {
         for (text, error) in [
             ("127.0.0.1:6379", AddressError::Scheme),
             ("rediss://127.0.0.1:6379", AddressError::Scheme),

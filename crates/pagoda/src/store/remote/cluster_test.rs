@@ -55,7 +55,7 @@ fn remote(store: &TieredStore) -> &RemoteTier {
     store.remote.as_ref().expect("a cluster")
 }
 
-/// The node of each shard, by what the servers say.
+/// The node of each shard, by the servers' answers.
 fn nodes_of(cluster: &RedisCluster, store: &TieredStore) -> Vec<usize> {
     let node = |shard| cluster.node_of(cluster.slot_of(&remote(store).names.key_of_shard(shard)));
     (0..SHARDS).map(node).collect()
@@ -89,7 +89,7 @@ fn owners_that_name_any_node_have_their_pages_at_all_of_them() {
     delete_all_gone(&stores[2]);
     assert_eq!((stores[2].usage().remote_bytes, remote(&stores[2]).fields()), (Bytes::ZERO, 0));
     assert_eq!(fields(&cluster).iter().sum::<u64>(), 2 * u64::from(SHARDS) * 2);
-    // Who ends in order leaves nothing, at any node.
+    // A store that ends in order leaves nothing, at any node.
     stores.iter().for_each(|store| store.leave_remote());
     assert_eq!(fields(&cluster), [0, 0, 0]);
 }
@@ -150,7 +150,7 @@ fn a_node_that_is_killed_and_started_anew_in_the_middle_loses_nothing() {
     let mut held = fill_every_shard(&store, &mut scratch);
     let (nodes, node) = (nodes_of(&cluster, &store), other_than_named(&cluster, &store));
     cluster.kill(node);
-    // What is elsewhere is served.
+    // Objects elsewhere are served.
     let there: Vec<bool> = nodes.iter().flat_map(|at| [*at == node; 2]).collect();
     let elsewhere: Held =
         held.iter().zip(&there).filter(|(_, there)| !**there).map(|(held, _)| held.clone()).collect();
@@ -167,7 +167,7 @@ fn a_node_that_is_killed_and_started_anew_in_the_middle_loses_nothing() {
     let (last, page) = held.last().expect("some").clone();
     assert_all(&store, &mut scratch, &[(last, page)]);
     std::thread::scope(|scope| {
-        // Who wants a page meanwhile gets it when the node is back.
+        // A fetch meanwhile gets its page when the node is back.
         let waiter = scope.spawn(|| assert_all(&store, &mut Scratch::new(BasePage::K64), &held));
         std::thread::sleep(std::time::Duration::from_millis(300));
         cluster.restart(node);
@@ -177,7 +177,7 @@ fn a_node_that_is_killed_and_started_anew_in_the_middle_loses_nothing() {
     in_the_end(|| store.spill(Bytes::ZERO));
     held.extend(fill_every_shard(&store, &mut scratch));
     assert_all(&store, &mut scratch, &held);
-    assert_eq!(remote(&store).fields(), held.len() as i64, "what was given up is deleted");
+    assert_eq!(remote(&store).fields(), held.len() as i64, "an abandoned object is deleted");
     held.into_iter().for_each(|(handle, _)| store.free(handle));
     in_the_end(|| {
         if store.delete_gone() || remote(&store).fields() > 0 { Err(fields(&cluster)) } else { Ok(()) }
@@ -231,7 +231,7 @@ fn a_hash_whose_node_was_replaced_is_found_where_it_is() {
     assert_eq!(remote(&store).routes.node_of(shard), cluster.nodes()[2].address());
 }
 
-/// All of what is elsewhere is renewed and deleted while one node does not answer.
+/// All objects elsewhere are renewed and deleted while one node does not answer.
 #[test]
 fn a_node_that_hangs_lets_nothing_expire_at_the_others() {
     let directory = disk();
@@ -253,7 +253,7 @@ fn a_node_that_hangs_lets_nothing_expire_at_the_others() {
     std::thread::scope(|scope| {
         scope.spawn(|| store.keep(&quit));
         let _quits = EndsWith(&quit);
-        // One of each hash is deleted; that of the node that hangs is in nobody's way.
+        // One of each hash is deleted; that of the hanging node holds up no other.
         held.iter().step_by(2).for_each(|(handle, _)| store.free(*handle));
         std::thread::sleep(expiry + SHORT);
         let left = (1..held.len()).step_by(2).filter(|at| !is_there(*at)).map(|at| held[at].clone());
@@ -293,7 +293,7 @@ fn an_owner_that_dies_leaves_nothing_at_any_node() {
         let mut second = start_second_owner(test, &address_of(&cluster.nodes()[1]));
         let both = all();
         assert!(both > held.len() as u64);
-        // Longer than either would last if nobody renewed.
+        // Longer than either would last without renewal.
         std::thread::sleep(2 * SHORT);
         assert_eq!(all(), both);
         second.kill().expect("a child");
@@ -338,8 +338,8 @@ fn a_cluster_is_refused_where_a_server_would_be_and_takes_a_password_at_each_nod
     assert_eq!(refused(pager), RemoteOpenError::Evicts);
 }
 
-/// A server that says that it is one of a cluster, and to everything else what it is to say.
-/// Returns where it is.
+/// A server that claims to be one of a cluster, and answers everything else by `says`. Returns its
+/// address.
 fn liar(says: impl Fn(SocketAddr) -> String + Send + 'static, asked: &'static AtomicU64) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("bound");

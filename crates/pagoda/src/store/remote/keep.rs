@@ -1,8 +1,8 @@
-//! What a remote store takes in the background: its content is renewed, and what was freed is
-//! deleted there.
+//! The background work of a remote store: its content is renewed, and freed objects are deleted
+//! there.
 //!
-//! One thread's work, without a lock that anybody who stores or fetches waits for. It never deletes
-//! what is somebody's.
+//! It is one thread's work, without a lock that a put or a fetch waits for. It never deletes an
+//! object in use.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -32,7 +32,7 @@ const DELETION_NS: u64 = 2 * REQUEST_NS;
 pub(super) struct Keeper {
     links: Links,
     expiry_ns: u64,
-    /// When each shard was: what is at one node is not to wait for what is at another.
+    /// The time of each shard's renewal: shards at one node must not wait for those at another.
     renewed_ns: [u64; SHARDS as usize],
     /// Before these nothing is renewed, or deleted: a node that can't be reached always has
     /// something to be renewed, and keeps nothing from being deleted elsewhere.
@@ -87,7 +87,7 @@ impl RemoteTier {
         let renew =
             |shard| redis::cmd("PEXPIRE").arg(self.names.key_of_shard(shard)).arg(self.expiry_ms).clone();
         let parts: Vec<_> = due.iter().map(|shard| Part::counting(*shard, &renew(*shard), 1)).collect();
-        // As long as it takes, and as is left before what was renewed now has to be again.
+        // As long as it takes, and at most until the objects renewed now have to be renewed again.
         let end_ns = ran_ns().saturating_add(period_ns.max(REQUEST_NS));
         let outcomes = keeper.links.ask(&self.routes, &parts, end_ns);
         keeper.renews_from_ns = pause(&outcomes);
@@ -135,7 +135,7 @@ impl RemoteTier {
 }
 
 impl TieredStore {
-    /// Renews what is at the remote store, and deletes there what was freed.
+    /// Renews the content at the remote store, and deletes freed objects there.
     pub(in crate::store) fn keep_remote(&self) {
         if let Some(remote) = &self.remote {
             let next = |_: &u32| {
@@ -151,8 +151,8 @@ impl TieredStore {
         self.remote.iter().for_each(RemoteTier::delete_all);
     }
 
-    /// Deletes at the remote store some of what was freed. False if there is nothing, or none of it
-    /// could be.
+    /// Deletes some of the freed objects at the remote store. False if there are none, or none
+    /// could be deleted.
     pub(in crate::store) fn delete_gone(&self) -> bool {
         let Some(remote) = &self.remote else { return false };
         let mut fields = Vec::with_capacity(DELETED_AT_ONCE);
@@ -173,8 +173,8 @@ impl TieredStore {
                 bytes += self.table.at(id).word().len() as u64;
                 state.numbers.give_back(&self.table, id);
             } else {
-                // Behind the others: what is at a node that can't be reached keeps nothing from
-                // being deleted elsewhere.
+                // Behind the others: an object at an unreachable node keeps none from being deleted
+                // elsewhere.
                 state.gone.push_youngest(&self.table, id);
             }
         }

@@ -1,9 +1,9 @@
-//! One connection to a server of a remote store: what is asked, and what was answered.
+//! One connection to a server of a remote store: its requests and answers.
 //!
-//! It connects when it is first used, and anew after anything that leaves unclear what the next
-//! answer belongs to. Requests are pipelined; answers are parsed by the `redis` crate, from a
-//! reader that ends at a deadline and after a number of bytes, whatever the server sends. Nothing
-//! here uses thread-local storage, so that threads of the engine can.
+//! It connects when it is first used, and anew after an error that leaves unclear which request the
+//! next answer is for. Requests are pipelined. The `redis` crate parses the answers, from a reader
+//! that ends at a deadline and after a number of bytes, whatever the server sends. Nothing here
+//! uses thread-local storage, so that threads of the engine can.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -17,7 +17,7 @@ use super::RemoteAddress;
 /// How a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RemoteError {
-    /// The server's memory, or what this store may hold there, is at its limit.
+    /// The server's memory, or the limit of this store there, is full.
     #[error("the remote store is full")]
     Full,
     /// The server did not answer in time.
@@ -29,7 +29,7 @@ pub enum RemoteError {
     /// The server answered something else than it was asked for, or that it won't.
     #[error("the remote store refused what it was asked")]
     Refused,
-    /// The cluster says that it is down, or has nobody for this part of its keys.
+    /// The cluster says that it is down, or has no node for this part of its keys.
     #[error("the remote store's cluster is down, or nobody serves a part of it")]
     Down,
     /// The nodes of the cluster sent from one to the other, or to where it can't be followed.
@@ -38,8 +38,8 @@ pub enum RemoteError {
          nodes announce theirs"
     )]
     Astray,
-    /// The server does not have what was stored there: it was restarted without its content, or
-    /// somebody deleted it.
+    /// The server does not have the stored object: it was restarted without its content, or another
+    /// client deleted it.
     #[error("the remote store has lost what was stored there")]
     Gone,
 }
@@ -97,7 +97,7 @@ struct Open {
     parser: Parser,
 }
 
-/// What the parser may still read of a connection.
+/// The rest of a connection that the parser may read.
 struct Bounded<'a> {
     connection: &'a mut TcpConnection,
     left: usize,
@@ -131,7 +131,7 @@ impl Open {
             if let Some(user) = &address.user {
                 auth.arg(user);
             }
-            // A user who needs none is taken with any.
+            // A user without a password is accepted with any.
             requests.push(auth.arg(address.password.as_deref().unwrap_or_default()).clone());
         }
         if address.database != 0 {
@@ -157,7 +157,7 @@ impl Open {
     }
 }
 
-/// What answers without content take at most, one for each request of a pipeline: a line.
+/// The most bytes of answers without content, one for each request of a pipeline: a line.
 pub(super) const SMALL_ANSWER: usize = 4 << 10;
 
 /// Requests as they are sent, one behind the other.

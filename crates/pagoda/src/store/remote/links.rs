@@ -1,10 +1,10 @@
-//! The connections of one who asks, one for each node, and the way of a request to the node that
+//! The connections of one requester, one for each node, and the way of a request to the node that
 //! has its shard.
 //!
-//! What goes to one node is one pipeline, and node follows node. A request that is sent on is sent
-//! again as it was, and only if the node has said that it did nothing. Every way ends: after a few
-//! nodes, and by a moment. What one node does not do is no matter of what others did: each request
-//! has its own outcome.
+//! Requests to one node are one pipeline, and node follows node. A request that is redirected is
+//! sent again unchanged, and only if the node has said that it did nothing. Every way ends: after a
+//! few nodes, and by a deadline. A failure of one node does not affect the requests to others: each
+//! request has its own outcome.
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use super::{REQUEST_NS, RETRY_US, RemoteAddress};
 /// moves to there are three; the others are for a cluster that is just being changed.
 const HOPS_MOST: u32 = 6;
 
-/// What is asked of one shard: a command or one transaction.
+/// The request to one shard: a command or one transaction.
 pub(super) struct Part<'a> {
     pub shard: u32,
     pub request: Cow<'a, [u8]>,
@@ -37,14 +37,14 @@ impl Part<'_> {
         Self { shard, request, answers: 1, bytes_max: SMALL_ANSWER, counts_to: Some(most) }
     }
 
-    /// Whether these can be what the server answers when it has done it.
+    /// Whether these are valid answers of a server that has done it.
     fn is_answered_by(&self, answers: &[Value]) -> bool {
         let is_count = |most| matches!(answers, [Value::Int(count)] if (0..=most).contains(count));
         self.counts_to.is_none_or(is_count)
     }
 }
 
-/// What became of a part: its answers, none of which is an error.
+/// The outcome of a part: its answers, none of which is an error.
 pub(super) type Outcome = Result<Vec<Value>, RemoteError>;
 
 /// Where a part goes next.
@@ -56,7 +56,7 @@ struct Step {
 }
 
 pub(super) struct Links {
-    /// Who to be, at each node.
+    /// The user at each node.
     address: RemoteAddress,
     /// The one that was used last is the last.
     links: Vec<Link>,
@@ -161,7 +161,7 @@ impl Links {
                         }
                         Some(Turn::Ask(to)) => next.push(Step { node: to, asking: true, ..step }),
                         Some(Turn::Again) => {
-                            // What is left of it if it stays so.
+                            // The outcome if nothing changes it.
                             outcomes[step.part] = Err(RemoteError::Down);
                             waits = true;
                             next.push(step);

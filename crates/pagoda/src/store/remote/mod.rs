@@ -3,18 +3,18 @@
 //!
 //! A batch of objects is written as one transaction: fields of one of this owner's hashes, and that
 //! hash's expiry with them. So there is never content there without an expiry, and a live owner
-//! renews few keys however much it holds; one that is gone leaves nothing behind. Bytes that come
-//! back are checked before anyone sees them. Every request ends by a deadline, and nothing is given
-//! up here before the server has said that it has it. What it may have done without saying so is
-//! deleted before the next batch; should it come to that later still, it is a field that nobody
-//! asks for, until its hash expires.
+//! renews few keys however much it holds; one that is gone leaves nothing behind. Fetched bytes are
+//! checked before any caller sees them. Every request ends by a deadline, and no place is given up
+//! here before the server has confirmed the object. A write that the server may have done without
+//! confirming it is deleted before the next batch. If the write happens later still, it is a field
+//! that is never asked for, until its hash expires.
 //!
 //! ```text
 //! pagoda:OWNER:SHARD ─► { object number, batch number: bytes, … }     shard = batch number % 16
 //! ```
 //!
-//! A cluster has each of these hashes at one of its nodes, and a batch is of one hash: so what is
-//! said here of the server holds of each node for the hashes that it has (`routes`, `links`).
+//! A cluster has each of these hashes at one of its nodes, and a batch is of one hash. So each
+//! statement here about the server holds for each node and its hashes (`routes`, `links`).
 
 mod address;
 mod keep;
@@ -56,11 +56,11 @@ const FETCH_NS: u64 = 10_000_000_000;
 const RETRY_US: u32 = 20_000;
 
 /// How long nothing is written after a failure: twice as long after each in a row, within these
-/// bounds. Whoever needs room meanwhile is told so at once.
+/// bounds. A caller that needs room meanwhile gets an error at once.
 const PAUSE_LEAST_NS: u64 = 500_000_000;
 const PAUSE_MOST_NS: u64 = 8_000_000_000;
 
-/// What a batch of middling objects takes as a request. One of many small ones takes more, once.
+/// The bytes of a request for a batch of middling objects. One of many small ones takes more, once.
 const REQUEST_BYTES: usize = BATCH + (64 << 10);
 
 /// Connections for fetching, as many as there are threads that serve faults.
@@ -83,14 +83,14 @@ pub enum RemoteOpenError {
     /// Less room there than one batch takes.
     #[error("a remote store needs a limit of {least} at least, not {limit}; raise it")]
     Limit {
-        /// What was asked for.
+        /// The limit that was asked for.
         limit: Bytes,
-        /// What it needs.
+        /// The least limit.
         least: Bytes,
     },
 }
 
-/// A field that may be there and is nobody's.
+/// A field that may be there and is not in use.
 #[derive(Clone, Copy)]
 struct Stray {
     id: u32,
@@ -105,12 +105,13 @@ pub(super) struct Wanted {
     pub len: usize,
 }
 
-/// What only the one mover uses.
+/// State that only the one mover uses.
 struct Writer {
     links: Links,
     /// The next batch's number.
     next: u32,
-    /// What is deleted before the next batch is written; so never more than the objects of one.
+    /// Fields that are deleted before the next batch is written; so never more than the objects of
+    /// one.
     strays: Vec<Stray>,
     /// Nothing is written before this moment, for this reason.
     pause: Option<(u64, RemoteError)>,
@@ -137,7 +138,7 @@ pub(super) struct RemoteTier {
     pub reads: AtomicU64,
 }
 
-/// What this owner's things are called there.
+/// The names of this owner's keys there.
 struct Names {
     owner: u128,
 }
@@ -152,7 +153,7 @@ impl Names {
     fn field(id: u32, batch: u32) -> [u8; 8] {
         (u64::from(id) << 32 | u64::from(batch)).to_be_bytes()
     }
-    /// Says whose bytes they are, too: another owner's have another sum even if they are intact.
+    /// Includes the owner: another owner's bytes have another sum even if they are intact.
     fn checksum(&self, id: u32, batch: u32, bytes: &[u8]) -> u64 {
         checksum(u64::from(id) << 32 | u64::from(batch), bytes) ^ self.owner as u64
     }
@@ -176,7 +177,7 @@ impl RemoteTier {
         }
         let links = || Links::new(config.address.clone());
         let socket = config.address.socket;
-        // What it is it says in any database.
+        // The server tells its kind in any database.
         let mut first = Links::new(RemoteAddress { database: 0, ..config.address.clone() });
         let is_cluster = check_server(&mut first, socket)?;
         drop(first);
@@ -324,7 +325,7 @@ impl RemoteTier {
         Ok(())
     }
 
-    /// What deletes these fields, each an object's number and its batch's: one request for each
+    /// The requests that delete these fields, each an object's number and its batch's: one for each
     /// shard.
     fn deletions(&self, fields: &[(u32, u32)]) -> Vec<Part<'static>> {
         let of_shard = |shard| {
@@ -348,7 +349,7 @@ impl RemoteTier {
         self.writer.lock().strays.push(Stray { id, batch });
     }
 
-    /// Reads an object's bytes if they are what was written. Tries for 10 s.
+    /// Reads an object's bytes if they are undamaged. Tries for 10 s.
     pub fn read(&self, id: u32, batch: u32, sum: u64, into: &mut [u8]) -> Result<(), GetError> {
         let request = self.fetch_request(id, batch);
         let part = || Part {
@@ -370,8 +371,8 @@ impl RemoteTier {
                         if is_as_long && self.names.checksum(id, batch, into) == sum {
                             return Ok(());
                         }
-                        // What is there may be right, and have come wrong: it is asked for once
-                        // more, by another connection.
+                        // The bytes there may be right, and have been damaged on the way: they are
+                        // asked for once more, by another connection.
                         links.close();
                     }
                     outcome
@@ -393,8 +394,8 @@ impl RemoteTier {
         fetch.arg(self.names.key(batch)).arg(&Names::field(id, batch)).get_packed_command()
     }
 
-    /// Reads objects by one request to each node that has any, which is tried once: of each its
-    /// bytes, if they are what was written.
+    /// Reads objects by one request to each node that has any, which is tried once. Returns the
+    /// bytes of each that is undamaged.
     pub fn read_many(&self, wanted: &[Wanted]) -> Vec<Option<Vec<u8>>> {
         let part = |of: &Wanted| Part {
             shard: shard_of(of.batch),
@@ -409,7 +410,7 @@ impl RemoteTier {
         self.reads.fetch_add(1, Ordering::Relaxed);
         let outcomes =
             self.reader(end).map(|mut links| links.ask(&self.routes, &parts, end)).unwrap_or_default();
-        // Who wants one of them in earnest asks for it.
+        // A fault that needs one of them asks for it again.
         let _ = self.note(all_done(&outcomes));
         let mut outcomes = outcomes.into_iter();
         let is_right = |of: &Wanted, bytes: &[u8]| {
@@ -424,7 +425,7 @@ impl RemoteTier {
             .collect()
     }
 
-    /// Connections that nobody uses, waited for until `end`.
+    /// Connections that are not in use, waited for until `end`.
     fn reader(&self, end: u64) -> Option<Held<'_, Links>> {
         loop {
             if let Some(links) = self.readers.iter().find_map(Lock::try_lock) {
@@ -438,7 +439,7 @@ impl RemoteTier {
     }
 }
 
-/// What came of one try. False if it has another length than it had.
+/// The outcome of one try. False if the length has changed.
 fn read_once(outcome: Outcome, into: &mut [u8]) -> Result<bool, RemoteError> {
     match outcome?.first() {
         Some(Value::BulkString(bytes)) if bytes.len() == into.len() => {
@@ -455,8 +456,8 @@ fn bytes_of(batch: &Batch) -> u64 {
     batch.items.iter().map(|item| item.len as u64).sum()
 }
 
-/// Whether a server is one of a cluster, if it keeps what it is given. Its policy may still be
-/// changed under way; what is missing then is an error.
+/// Whether a server is one of a cluster, if it does not evict. Its policy may still be changed
+/// under way; a missing object is an error then.
 fn check_server(links: &mut Links, node: SocketAddr) -> Result<bool, RemoteOpenError> {
     let answer = links.ask_node(node, &redis::cmd("INFO"), 256 << 10)?;
     let Value::BulkString(text) = &answer else { return Err(RemoteError::Refused.into()) };
@@ -477,7 +478,7 @@ impl RemoteTier {
         self.keeper.lock().inject(faults);
         self.pause_most_ns = 2_000_000;
     }
-    /// Deletes what is nobody's without waiting for the next batch.
+    /// Deletes unused fields without waiting for the next batch.
     pub fn delete_strays_now(&self) -> Result<(), RemoteError> {
         self.delete_strays(&mut self.writer.lock())
     }

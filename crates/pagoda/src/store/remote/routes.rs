@@ -1,10 +1,10 @@
-//! Where the hashes of an owner are: at the one server, or each at a node of a cluster.
+//! The nodes of an owner's hashes: the one server, or each at a node of a cluster.
 //!
-//! Nothing is asked for ahead. Each shard is thought to be at the node that was named, until an
-//! answer says where it is; and when a node can't be reached its shards are asked for at another
-//! one, which knows who took over. What an answer says is a stranger's word: it is followed a few
-//! times and to few nodes, only where the named server is one of a cluster, and never to where that
-//! one can't rightly be. Only `links` uses this; no lock is taken within its own.
+//! Nothing is asked for ahead. Each shard is assumed at the named node, until an answer tells its
+//! node. When a node can't be reached its shards are asked for at another one, which knows the new
+//! node. Answers are not trusted: they are followed a few times and to few nodes, only where the
+//! named server is one of a cluster, and never to an address that a node can't rightly have. Only
+//! `links` uses this; no lock is taken within its own.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -23,7 +23,7 @@ pub(super) const NODES_MOST: usize = SHARDS as usize + 1;
 /// The slots of a cluster.
 const SLOTS: u16 = 16384;
 
-/// What an answer that is an error asks for.
+/// The next step after an answer that is an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     /// The shard is there from now on.
@@ -94,11 +94,11 @@ impl Routes {
         state.at.iter_mut().filter(|at| **at == node).for_each(|at| *at = other);
     }
 
-    /// What an answer of `from` means, if it is an error.
+    /// The meaning of an answer of `from`, if it is an error.
     pub fn turn(&self, answer: &Value, from: SocketAddr) -> Option<Turn> {
         let Value::ServerError(error) = answer else { return None };
         Some(match error.code() {
-            // What a server says at its memory limit.
+            // The answer of a server at its memory limit.
             "OOM" => Turn::Not(RemoteError::Full),
             _ if !self.is_cluster => Turn::Not(RemoteError::Refused),
             code @ ("MOVED" | "ASK") => match self.target(error.details().unwrap_or_default(), from) {
@@ -112,8 +112,8 @@ impl Routes {
         })
     }
 
-    /// The node of `SLOT ADDRESS:PORT`, without an address the port of who says so. None: it can't
-    /// be followed there.
+    /// The node of `SLOT ADDRESS:PORT`; without an address the port of the node that answered.
+    /// None: it can't be followed there.
     fn target(&self, told: &str, from: SocketAddr) -> Option<SocketAddr> {
         let (slot, place) = told.split_once(' ')?;
         slot.parse().ok().filter(|slot: &u16| *slot < SLOTS)?;
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_cluster_answers_is_followed_and_nothing_else_is() {
+    fn valid_answers_of_a_cluster_are_followed_and_no_others() {
         let (named, from) = (at("192.0.2.1:6379"), at("192.0.2.2:6380"));
         let cluster = Routes::new(named, true);
         let astray = Turn::Not(RemoteError::Astray);
@@ -187,7 +187,7 @@ mod tests {
             assert_eq!(cluster.turn(&told(line), from), Some(turn), "{line}");
         }
         assert_eq!(cluster.turn(&Value::Okay, from), None);
-        // A server by itself has nobody to send us to.
+        // A single server has no node to redirect us to.
         let single = Routes::new(named, false);
         for line in ["MOVED 3999 192.0.2.9:6381", "ASK 0 192.0.2.9:6381", "TRYAGAIN", "CLUSTERDOWN"] {
             assert_eq!(single.turn(&told(line), named), Some(Turn::Not(RemoteError::Refused)), "{line}");

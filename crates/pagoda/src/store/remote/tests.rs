@@ -47,7 +47,7 @@ pub(super) fn assert_all(store: &TieredStore, scratch: &mut Scratch, held: &[(Ha
     held.iter().for_each(|(handle, page)| assert_holds(store, scratch, *handle, page));
 }
 
-/// What the server answers to one request.
+/// The server's answer to one request.
 fn ask(server: &RedisServer, request: Cmd) -> Value {
     let mut link = Link::new(address_of(server));
     link.ask(&packed(&[request]), 1, 64 << 20, deadline_ns()).expect("an answer").remove(0)
@@ -112,7 +112,7 @@ fn pages_of_every_kind_come_back_and_leave_nothing() {
 }
 
 #[test]
-fn what_the_file_does_not_take_goes_to_the_server() {
+fn objects_that_the_file_does_not_take_go_to_the_server() {
     let directory = disk();
     let Some(server) = RedisServer::start(directory.path(), &[]) else { return };
     let mut config = config(address_of(&server), Bytes::mib(1), Bytes::mib(64), EXPIRY);
@@ -131,9 +131,9 @@ fn what_the_file_does_not_take_goes_to_the_server() {
     assert_eq!((store.usage().objects, store.usage().remote_bytes), (0, Bytes::ZERO));
 }
 
-/// What was only read costs nothing to store again: its field is still there.
+/// An object that was only read costs nothing to store again: its field is still there.
 #[test]
-fn what_comes_back_keeps_its_field_and_leaves_again_without_being_sent() {
+fn a_fetched_object_keeps_its_field_and_leaves_again_without_being_sent() {
     let directory = disk();
     let Some(server) = RedisServer::start(directory.path(), &[]) else { return };
     let store = open(&server, Bytes::mib(16));
@@ -184,7 +184,7 @@ fn pages_that_follow_each_other_come_by_one_request() {
     assert!(!store.is_in_memory(handles[0]) && !store.is_in_memory(handles[4]));
     assert_eq!(store.promote_together(handles[4], &[]), 0, "alone it comes by a request that is tried again");
     assert_all(&store, &mut scratch, &held[1..4]);
-    // Of what is not right there the others come all the same.
+    // The undamaged others come all the same.
     ask(&server, redis::cmd("FLUSHALL").clone());
     assert_eq!(store.promote_together(handles[4], &handles[5..7]), 0);
     assert_all(&store, &mut scratch, &held[1..4]);
@@ -219,12 +219,12 @@ fn a_server_that_is_killed_and_started_anew_in_the_middle_loses_nothing() {
     store.spill(Bytes::ZERO).expect("room");
     server.kill();
     held.extend(fill(&store, &mut scratch, 40));
-    let error = store.spill(Bytes::ZERO).expect_err("nobody there");
+    let error = store.spill(Bytes::ZERO).expect_err("no server there");
     assert!(matches!(error, PutError::Remote { source: RemoteError::CutOff(_) }), "{error}");
     assert!(store.usage().remote_failures > 0);
     assert_all(&store, &mut scratch, &held[40..]);
     std::thread::scope(|scope| {
-        // Who wants a page meanwhile gets it when the server is back.
+        // A fetch meanwhile gets its page when the server is back.
         let waiter = scope.spawn(|| assert_all(&store, &mut Scratch::new(BasePage::K64), &held[..40]));
         std::thread::sleep(Duration::from_millis(300));
         server.restart(&kept);
@@ -265,7 +265,8 @@ fn a_server_that_hangs_is_given_up_and_nothing_is_lost() {
     server.pause();
     let error = store.spill(Bytes::ZERO).expect_err("no answer");
     assert_eq!(error, PutError::Remote { source: RemoteError::TimedOut });
-    // In the pause after a failure it is said at once, and what is in memory is still served.
+    // In the pause after a failure the error is returned at once, and objects in memory are still
+    // served.
     assert_eq!(store.spill(Bytes::ZERO), Err(error));
     assert_all(&store, &mut scratch, &held);
     let error = store.get(old[0].0, 0, &mut vec![0; 64 << 10], &mut scratch).expect_err("no answer");
@@ -273,12 +274,12 @@ fn a_server_that_hangs_is_given_up_and_nothing_is_lost() {
     server.go_on();
     assert!(in_the_end(|| store.spill(Bytes::ZERO)) > Bytes::ZERO);
     assert_all(&store, &mut scratch, &held);
-    // What it did with the batch that was given up is undone.
+    // Its write of the batch that was given up is undone.
     assert_eq!(fields(&server), 23);
 }
 
 #[test]
-fn what_comes_back_otherwise_is_never_served() {
+fn a_changed_object_is_never_served() {
     let directory = disk();
     let Some(server) = RedisServer::start(directory.path(), &[]) else { return };
     let store = open(&server, ROOMY);
@@ -346,8 +347,7 @@ fn a_full_server_and_a_limit_are_said_and_lose_nothing() {
         assert_all(&store, &mut scratch, &held);
         held.drain(..).for_each(|(handle, _)| store.free(handle));
         if limit > Bytes::mib(1) {
-            // Its own limit a store keeps by itself, the server's memory is somebody else's to
-            // count.
+            // A store keeps its own limit by itself; the server counts its own memory.
             delete_all_gone(&store);
         }
         held = fill(&store, &mut scratch, 20);
@@ -383,7 +383,7 @@ fn a_server_that_can_not_be_used_is_refused_when_it_is_opened() {
         panic!("{error:?}");
     };
     server.restart(&["--cluster-enabled", "yes"]);
-    // A cluster that nobody has given slots to.
+    // A cluster without slots.
     let error =
         TieredStore::open(config(address_of(&server), Bytes::mib(1), Bytes::mib(8), EXPIRY)).map(|_| ());
     let Err(OpenError::Remote(RemoteOpenError::Unusable(RemoteError::Down))) = error else {
@@ -438,7 +438,7 @@ fn an_owner_that_dies_leaves_nothing_and_one_that_lives_keeps_everything() {
         let test = "an_owner_that_dies_leaves_nothing_and_one_that_lives_keeps_everything";
         let mut second = start_second_owner(&format!("tests::{test}"), &address_of(&server));
         assert_eq!((owners(&server), fields(&server)), (2, 60));
-        // Longer than either would last if nobody renewed.
+        // Longer than either would last without renewal.
         std::thread::sleep(2 * SHORT);
         assert_eq!((owners(&server), fields(&server)), (2, 60));
         second.kill().expect("a child");
@@ -460,7 +460,7 @@ pub(super) fn be_second_owner(address: RemoteAddress) {
 }
 
 #[test]
-fn what_comes_wrong_and_is_right_at_the_server_is_asked_for_once_more() {
+fn an_object_damaged_on_the_way_is_asked_for_once_more() {
     let directory = disk();
     let Some(server) = RedisServer::start(directory.path(), &[]) else { return };
     let mut store = open(&server, Bytes::mib(16));
@@ -473,7 +473,7 @@ fn what_comes_wrong_and_is_right_at_the_server_is_asked_for_once_more() {
 }
 
 #[test]
-fn a_server_that_is_slow_to_delete_keeps_what_lives() {
+fn a_server_that_is_slow_to_delete_keeps_live_objects() {
     let directory = disk();
     let Some(server) = RedisServer::start(directory.path(), &[]) else { return };
     let own = config(address_of(&server), Bytes::mib(32), Bytes::mib(64), SHORT);
