@@ -83,11 +83,12 @@ pub(crate) fn assemble(
         return Err(StartError::BudgetBelowMinimum);
     }
     let plan = plan_zones(config, handlers)?;
-    // Where nothing tells what is one huge page none would be known for one, and the kernel would
+    // Without PAGEMAP_SCAN a huge page could not be told from base pages, and the kernel would
     // split each as it leaves.
     let tells = || PagemapScanner::new().is_ok_and(|scanner| scanner.method() == ScanMethod::Scan);
-    // Of several zones nothing comes ahead of a fault: windows are the kernel's memory. A region
-    // with a base page of 2 MiB has huge frames all the same, for which the addresses cost nothing.
+    // With several zones nothing is filled ahead of a fault: windows are the kernel's memory. A
+    // region with a base page of 2 MiB has huge frames all the same, for which the addresses cost
+    // nothing.
     let ahead = policies.fault_around && plan.len() == 1 && tells();
     // A program's own huge pages would have to be split: it has none.
     let huge_slots = |ranked: &zones::Ranked| match serves_forks {

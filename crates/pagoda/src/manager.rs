@@ -1,7 +1,7 @@
 //! A library's manager: an engine for the regions of a program that asked for them.
 //!
 //! It runs on threads of the standard library, accounts for its own regions only, and ends when it
-//! is dropped. This module must never manage what its owner has not given it.
+//! is dropped. This module must never manage memory that its owner has not given it.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -141,7 +141,7 @@ pub(crate) struct Engine {
     pub(crate) making_own: [AtomicUsize; 2],
     /// Ranges that could not be moved, perhaps because they are shared.
     pub(crate) shared: Mutex<Vec<PageRange>>,
-    /// Someone waits for everything to be brought back; it is being done; it is done.
+    /// A release of everything is requested; it is under way; it is done.
     pub(crate) release_requested: AtomicBool,
     pub(crate) released: AtomicBool,
     pub(crate) release_done: AtomicBool,
@@ -153,7 +153,7 @@ pub(crate) struct Engine {
     pub(crate) file_regions: AtomicUsize,
     /// Whether sequential reads get readahead of stored pages.
     pub(crate) fetches_ahead: bool,
-    /// How many ranges are being brought back for good, whatever the budget says.
+    /// How many ranges are being swapped in for good, whatever the budget says.
     pub(crate) bringing_back: AtomicUsize,
     /// Whether an event waited for another when the last ones were read.
     pub(crate) events_wait: AtomicBool,
@@ -302,7 +302,7 @@ impl Engine {
     }
 
     /// Whether memory may be taken from the kernel for another base page. Once everything is being
-    /// brought back, the budget is not kept any more.
+    /// swapped in, the budget is not enforced any more.
     pub(crate) fn has_room(&self) -> bool {
         self.is_released() || self.ledger.room_bytes() >= self.entry_bytes() as u64
     }
@@ -314,8 +314,8 @@ impl Engine {
         }
     }
 
-    /// Whether everything is being brought back, or is back, or a range is just now: nothing is
-    /// evicted meanwhile.
+    /// Whether everything, or a range, is being swapped in, or everything is: nothing is evicted
+    /// meanwhile.
     pub(crate) fn is_released(&self) -> bool {
         self.released.load(Ordering::Acquire) || self.bringing_back.load(Ordering::Acquire) > 0
     }

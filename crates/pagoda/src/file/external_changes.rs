@@ -26,7 +26,7 @@ use crate::file::orders::Reader;
 use crate::file::region::Inner;
 use crate::file::seen::{Before, locked};
 
-/// Whether only time has passed, or holes were filled with blocks.
+/// Whether only time has passed, or blocks were allocated for the same content.
 fn is_still(now: &FileState, seen: &FileState) -> bool {
     (now.len, now.changed_ns) == (seen.len, seen.changed_ns) && now.blocks >= seen.blocks
 }

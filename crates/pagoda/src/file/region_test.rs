@@ -59,8 +59,8 @@ fn a_reader_by_calls_takes_no_fault_from_a_reader_by_address() {
     }
 }
 
-/// Where faults of user mode alone are served the kernel copies nothing from or to a page of the
-/// caller's that is out.
+/// With faults served in user mode only, the kernel copies nothing from or to a swapped-out page of
+/// the caller.
 #[test]
 fn a_call_with_swapped_out_memory_gets_it_back() {
     if skip_without_moves("calls with managed memory") {

@@ -99,7 +99,7 @@ impl Child {
 }
 
 impl Engine {
-    /// Gives the child behind `uffd` all that is out of the regions. With the gate held
+    /// Gives the child behind `uffd` all swapped-out pages. With the gate held
     /// exclusively.
     pub(crate) fn serve_fork(&self, table: &Table, uffd: Uffd, scratch: &mut Scratch) {
         self.counters.add(Counter::Forks, 1);

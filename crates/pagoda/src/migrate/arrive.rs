@@ -24,7 +24,7 @@ use crate::table::{give, try_take};
 enum Step {
     /// So many bytes are done.
     Done(usize),
-    /// Someone else has the entry, or an event is unread: again in a moment.
+    /// The entry is busy, or an event is unread: again in a moment.
     Again,
     /// There is no frame.
     NoMemory,

@@ -38,7 +38,7 @@ enum Placed {
     Filled(usize),
     /// So many bytes of the region hold something already, here or out.
     Known(usize),
-    /// Someone else has the entry, or an event is unread: again in a moment.
+    /// The entry is busy, or an event is unread: again in a moment.
     Again,
     /// There is no frame.
     NoMemory,
@@ -271,8 +271,8 @@ impl Engine {
     }
 
     /// Reclaims for pages that can't be placed, as a handler does for a fault. The caller knows
-    /// since when none could be. A caller that never finds a frame gets an error, for the reclaimer
-    /// waits for its like.
+    /// since when none could be. A caller that never finds a frame gets an error: the
+    /// reclaimer relies on that, and waits.
     pub(super) fn make_room(
         &self,
         scratch: &mut Scratch,

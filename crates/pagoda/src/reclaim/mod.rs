@@ -101,7 +101,8 @@ impl Engine {
             let Staged { entries, index, slot } = self.take_oldest_staged()?;
             let entry = &entries[index];
             let Some(word) = try_take(entry) else {
-                // Someone moves it: it is either gone when it comes up again, or to be stored then.
+                // Another thread moves it: it is either gone when it comes up again, or to be
+                // stored then.
                 self.hand().queue.push_back(Staged { entries, index, slot });
                 return Some(Step::Looking);
             };
@@ -295,7 +296,7 @@ impl Engine {
         }
         if word.warmth() > 0 {
             let cooler = word.with_warmth(word.warmth() - 1);
-            // If someone changed it meanwhile it is warm for another reason.
+            // If another thread changed it meanwhile it is warm for another reason.
             let _ = entry.compare_exchange(word.bits(), cooler.bits(), Ordering::AcqRel, Ordering::Relaxed);
             return false;
         }

@@ -213,7 +213,7 @@ impl Region {
     }
 
     /// Its first byte. Valid for reads and writes of [`len`](Self::len) bytes as long as the region
-    /// lives; an access to a page that is out blocks until it is back. In a forked child the region
+    /// lives; an access to a swapped-out page blocks until it is back. In a forked child the region
     /// is not there: an access to it there is a fault (SIGSEGV).
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {

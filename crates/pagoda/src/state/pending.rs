@@ -90,7 +90,7 @@ pub(crate) enum Served {
     Done,
     /// An event is unread: read events, then serve it again.
     Again,
-    /// Someone else moves this page: serve it again in a moment.
+    /// Another thread moves this page: serve it again in a moment.
     Busy,
     /// There is no frame: reclaim, then serve it again.
     NoMemory,

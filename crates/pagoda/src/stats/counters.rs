@@ -24,7 +24,7 @@ pub enum Status {
     NotStarted = 0,
     /// The budget is enforced.
     Managed = 1,
-    /// The process forked: everything was brought back and it is managed no further.
+    /// The process forked: everything was swapped in and it is managed no further.
     Released = 2,
     /// The engine could not start; [`Counter::ErrorCode`] says why.
     Failed = 3,
@@ -427,7 +427,7 @@ counters! {
     /// Bytes that could not be moved, perhaps because a fork shares them, and were made the
     /// process's own.
     Total MadeOwnBytes made_own_bytes,
-    /// Bytes that were brought back because the process forked and the kernel does not tell of
+    /// Bytes that were swapped in because the process forked and the kernel does not tell of
     /// forks.
     Total BroughtBackBytes brought_back_bytes,
     /// Child processes that were not managed.

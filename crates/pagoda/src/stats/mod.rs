@@ -1,4 +1,4 @@
-//! What the engine counts, for tables, `pagoda top` and traces.
+//! The counters of the engine, for tables, `pagoda top` and traces.
 //!
 //! Any thread counts, with or without locks: a counter is one atomic addition. Nothing here
 //! decides.

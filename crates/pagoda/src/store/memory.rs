@@ -248,7 +248,7 @@ impl MemoryTier {
         (state.pool.free_blocks() >= u64::from(blocks)).then(|| state.pool.allocate(blocks, id)).flatten()
     }
 
-    /// Brings one more segment, unless someone just did.
+    /// Brings one more segment, unless another thread just did.
     fn grow(&self, len: usize) -> Option<()> {
         let _one_at_a_time = self.growing.lock();
         let mut state = self.lock();

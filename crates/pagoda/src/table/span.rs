@@ -206,7 +206,7 @@ impl Span {
     }
 }
 
-/// Takes the busy bit of an entry. None if someone else has it.
+/// Takes the busy bit of an entry. None if it is taken.
 pub(crate) fn try_take(entry: &AtomicU64) -> Option<Word> {
     let word = Word::from_bits(entry.load(Ordering::Acquire));
     if word.is_busy() {

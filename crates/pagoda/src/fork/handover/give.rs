@@ -3,7 +3,7 @@
 //!
 //! Everything here happens with the gate held exclusively, so that nothing comes in or goes out
 //! meanwhile. This module must never serve a fault of a child that has accepted, nor send the end
-//! before all that is out.
+//! before all swapped-out pages.
 
 use std::io;
 use std::sync::Arc;
@@ -108,7 +108,7 @@ impl Engine {
         Bytes::new(stored + self.ledger.staged_bytes())
     }
 
-    /// Whether so much is out that a child would begin with an engine anyway.
+    /// Whether so many bytes are swapped out that a child would begin with an engine anyway.
     pub(crate) fn hands_over(&self) -> bool {
         self.space.can_offer() && self.out_bytes() >= shares::engine_from(self.full_budget)
     }

@@ -100,7 +100,7 @@ impl Engine {
                 registered = self.register_what_is_there(part, holes);
             }
         });
-        // It would read zero where its parent's memory is out.
+        // It would read zero where its parent's memory is swapped out.
         registered?;
         // A page at a boundary of the parent's has content for each side. The part of one side's
         // page beyond the boundary is empty.
