@@ -1,11 +1,13 @@
 //! The calls of a program that are incompatible with an engine: everything is swapped in before,
-//! and the process is managed no further.
+//! and the process is managed no further. Of memory that the program registers itself only that
+//! range is.
 //!
 //! - A process that shares this one's memory and is no thread of it (`clone` with `CLONE_VM`) may
 //!   outlive it, and with it the engine that serves its missing pages.
 //! - A leak checker stops all threads of the process, the engine's too, and then reads its memory.
 //!   It does so at the end of the program, or when it is called.
-//! - Memory is registered with one userfaultfd only. A program that registers its own gets it.
+//! - Memory is registered with one userfaultfd only. A program gets the range that it
+//!   registers itself.
 //!
 //! This module must never let such a call begin while anything is missing.
 
@@ -13,6 +15,7 @@ use std::ffi::{c_int, c_ulong, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::process::thread::exit_process;
 
 use crate::fork::errno;
@@ -107,12 +110,19 @@ pub unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: *m
     let result = unsafe { real(descriptor, request, argument) };
     // Of the low word alone: a caller may have it sign-extended.
     let registers = request as u32 == UFFDIO_REGISTER as u32;
-    if !registers || result != -1 || errno().get() != libc::EBUSY || engine().is_none() {
+    if !registers || result != -1 || errno().get() != libc::EBUSY {
         return result;
     }
-    give_way();
+    let Some(engine) = engine() else { return result };
+    // SAFETY: the kernel has just read it, as `struct uffdio_register`, which begins with the start and the length of the range.
+    let [start, len] = unsafe { argument.cast::<[u64; 2]>().read_unaligned() };
+    let Some(range) = PageRange::new(start as usize, start.wrapping_add(len) as usize) else { return result };
+    let mut result = result;
     // SAFETY: the caller's arguments.
-    unsafe { real(descriptor, request, argument) }
+    if !engine.while_given_back(range, || result = unsafe { real(descriptor, request, argument) }) {
+        errno().set(libc::EBUSY);
+    }
+    result
 }
 
 /// The program's `main`, where a leak checker is in the process.

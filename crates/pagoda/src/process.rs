@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use pagoda_core::budget;
 use pagoda_core::size::Bytes;
 use pagoda_linux::arena::Adoption;
+use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::mem::wiped::WipedReader;
 use pagoda_linux::process::offer::{Lent, Stream};
 use pagoda_linux::process::rights;
@@ -145,6 +146,12 @@ impl ProcessEngine {
         while !self.engine.release_done.load(Ordering::Acquire) {
             pagoda_linux::process::thread::sleep_us(200);
         }
+    }
+
+    /// Brings `range` back and ends its management, then runs `register`, by which the program registers it with a userfaultfd of its
+    /// own. False, and `register` did not run, if other threads were in the way for too long.
+    pub fn while_given_back(&self, range: PageRange, register: impl FnOnce()) -> bool {
+        self.engine.while_given_back(range, register)
     }
 
     /// The pins; see [`Pins`](crate::state::pins::Pins).

@@ -20,6 +20,19 @@ fn a_program_could_not_register_memory_that_was_managed() {
 }
 
 #[test]
+fn a_program_that_registered_a_part_was_managed_no_further() {
+    let Some(program) = Program::build("own_userfault_part", &[]) else { return };
+    if !output(&mut program.native(&[])).status.success() {
+        return skip("a program with a userfaultfd of its own", "it may have none here");
+    }
+    let managed = output(&mut program.managed(&["--memory", "48M"], &[]));
+    let words = said(&managed);
+    assert!(managed.status.success(), "{words}");
+    assert!(!words.contains("released"), "{words}");
+    assert!(words.contains("registered by the program"), "{words}");
+}
+
+#[test]
 fn a_leak_checker_stopped_the_engine_and_waited_for_its_memory() {
     let Some(program) = Program::build("leaks", &["-fsanitize=leak"]) else { return };
     for arguments in [&[][..], &["leak"]] {

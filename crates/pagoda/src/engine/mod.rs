@@ -48,6 +48,7 @@ use crate::error::StopReason;
 use crate::frames::huge_pool::HugePool;
 use crate::frames::zones::Zones;
 use crate::state::announcements::Announcements;
+use crate::state::asked::Asked;
 use crate::state::clears::Clearing;
 use crate::state::hand::Hand;
 use crate::state::ledger::Ledger;
@@ -145,6 +146,8 @@ pub(crate) struct Engine {
     pub(crate) release_requested: AtomicBool,
     pub(crate) released: AtomicBool,
     pub(crate) release_done: AtomicBool,
+    /// The range that the program is about to register with a userfaultfd of its own.
+    pub(crate) asked: Asked,
     /// The pages that handlers served last.
     pub(crate) recent: Recent,
     /// Streams of first touches, and how far ahead each is filled.
@@ -223,6 +226,7 @@ impl Engine {
             release_requested: AtomicBool::new(false),
             released: AtomicBool::new(false),
             release_done: AtomicBool::new(false),
+            asked: Asked::default(),
             recent: Recent::default(),
             around: Around::new(base, false),
             file_regions: AtomicUsize::new(0),

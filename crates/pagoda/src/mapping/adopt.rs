@@ -327,11 +327,12 @@ impl Engine {
         let mut again = false;
         let mut at = whole.start();
         loop {
+            // A span may go on beyond the end.
+            let Some(rest) = PageRange::new(at, whole.end()) else { return again };
             let table = self.gate_shared();
             let Some(span) = table.next_from(at) else { return again };
-            let Some(range) = span.range().intersection(whole) else { return again };
+            let Some(from) = span.range().intersection(rest) else { return again };
             let entry_bytes = table.entry_bytes();
-            let from = PageRange::new(at.max(range.start()), range.end()).unwrap_or(range);
             let mut found = None;
             for index in span.used(from, entry_bytes) {
                 let word = span.word(index);
@@ -346,7 +347,7 @@ impl Engine {
             }
             drop(table);
             match found {
-                None => at = range.end(),
+                None => at = from.end(),
                 Some(missing) => {
                     at = missing.end();
                     let mut kind = FaultKind::Zero;

@@ -5,3 +5,4 @@
 
 pub(crate) mod adopt;
 pub(crate) mod apply;
+pub(crate) mod own_userfault;

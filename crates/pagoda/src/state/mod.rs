@@ -4,6 +4,7 @@
 //! the folders of the steps. Nothing here imports the engine.
 
 pub(crate) mod announcements;
+pub(crate) mod asked;
 pub(crate) mod clears;
 pub(crate) mod hand;
 pub(crate) mod ledger;

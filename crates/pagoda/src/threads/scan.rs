@@ -194,6 +194,7 @@ impl Engine {
             match decide(&facts(gap, populated), &situation) {
                 // The new part of a managed mapping that grew is registered like the rest of it.
                 Decision::Adopt if follows && gap == range => watcher.followed += populated,
+                Decision::Adopt if watcher.is_left_to_program(gap) => watcher.left_registered += populated,
                 Decision::Adopt => {
                     let calls = watcher.unforked.is_some().then_some(watcher.unforked_calls);
                     let not = self.adopt(&mut watcher.present, gap, calls);

@@ -30,6 +30,7 @@ use pagoda_linux::procfs::proportional::AnonReader;
 
 use crate::engine::Engine;
 use crate::error::StopReason;
+use crate::state::asked::Held;
 use crate::state::pending::HANDLERS_MAX;
 use crate::state::pins::Pinner;
 use crate::stats::counters::Counter;
@@ -89,7 +90,7 @@ pub(crate) struct Watcher {
     threads: ThreadWalker,
     pub(super) locked: LockedReader,
     /// None where the kernel tells of forks: nothing is kept out of children then.
-    pub(super) unforked: Option<UnforkedReader>,
+    pub(crate) unforked: Option<UnforkedReader>,
     pub(super) known: Vec<Known>,
     pub(super) known_before: Vec<Known>,
     /// The mappings that were locked at the last look at them, lowest address first.
@@ -106,6 +107,8 @@ pub(crate) struct Watcher {
     pub(super) kept: [u64; Reason::ALL.len()],
     /// The same of mappings that the program has registered itself.
     pub(super) left_registered: u64,
+    /// A range that the program is about to register itself.
+    pub(crate) held: Option<Held>,
     /// Populated bytes of memory that is only followed.
     pub(super) followed: u64,
     looked_ns: u64,
@@ -146,6 +149,7 @@ impl Watcher {
             left: [0; Reason::ALL.len()],
             kept: [0; Reason::ALL.len()],
             left_registered: 0,
+            held: None,
             followed: 0,
             looked_ns: 0,
             apart_ns: 0,
@@ -181,6 +185,7 @@ impl Engine {
             if self.release_requested.load(Ordering::Acquire) && !self.release_done.load(Ordering::Acquire) {
                 self.release_all(watcher.unforked.as_mut());
             }
+            self.give_back_asked(watcher);
             if self.is_released() {
                 sleep_us(20_000);
                 self.publish_count(watcher);
