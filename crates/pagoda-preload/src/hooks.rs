@@ -306,9 +306,6 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, length: usize, advice: c_
     }
     // SAFETY: as in `pthread_create`.
     let real = unsafe { std::mem::transmute::<*mut c_void, Madvise>(real) };
-    if advice == guards::INSTALL {
-        guards::expect();
-    }
     // SAFETY: the caller's arguments.
     let result = unsafe { real(address, length, advice) };
     if advice == libc::MADV_DONTFORK {

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use pagoda_core::budget;
 use pagoda_core::size::Bytes;
 use pagoda_linux::arena::Adoption;
+use pagoda_linux::mem::guards;
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::mem::wiped::WipedReader;
 use pagoda_linux::process::offer::{Lent, Stream};
@@ -78,6 +79,7 @@ impl ProcessEngine {
         let roomy = !takes_over && !engine.zones.are_several();
         watcher.bound_huge_pages(roomy && budget::keeps_huge(engine.free(), &engine.marks()));
         let count = StatmReader::new().map_err(proc_error)?;
+        guards::expect();
         engine.wiped = Some(Mutex::new(WipedReader::new().map_err(proc_error)?));
         Ok(PreparedEngine { engine: Arc::new(engine), watcher, count })
     }

@@ -12,6 +12,7 @@ mod last_thread;
 mod memory_group;
 mod noexec;
 mod program;
+mod raw_advice;
 mod reasons;
 mod replaced;
 mod rights;

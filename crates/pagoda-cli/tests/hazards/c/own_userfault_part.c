@@ -1,5 +1,6 @@
-// own_userfault_part: in memory that pressure has had managed the program registers a part of a mapping, again and again, serves its
-// missing pages itself, and ends the registration. All content stays right, within the budget.
+// own_userfault_part: in memory that pressure has had managed the program registers a part of a
+// mapping, again and again, serves its missing pages itself, and ends the registration. All content
+// stays right, within the budget.
 #include "t.h"
 #include <linux/userfaultfd.h>
 #include <poll.h>
