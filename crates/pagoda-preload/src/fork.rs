@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use pagoda::process::Fork;
 use pagoda_core::fork::wait::{self, ForkWait};
-use pagoda_linux::mem::wiped;
 use pagoda_linux::process::doorbell::{Answer, Doorbell};
 use pagoda_linux::process::thread::{current_id, exit_process, now_ns, sleep_us, yield_now};
 
@@ -140,7 +139,6 @@ pub extern "C" fn after_fork() {
 /// Before memory is asked to be empty in children: a fork in progress has it whole, or has not
 /// begun.
 pub fn before_wipe_on_fork() {
-    wiped::expect();
     let Some(engine) = engine() else { return };
     // Bounded by the time of fork(2), and by the kernel's event of it.
     while engine.is_fork_announced() {

@@ -1,23 +1,16 @@
 //! Which memory is empty in the child of a fork (madvise WIPEONFORK): its parent's swapped-out
 //! pages must not be given to the child there.
 //!
-//! Only `/proc/self/smaps` tells, for which the kernel walks all present pages. So it is read in a
-//! process that has asked for such memory, or whose parent has, and in no other; the hook of
-//! madvise(2) notes that. This module must never take memory for wiped that is not.
+//! Only `/proc/self/smaps` tells, for which the kernel walks all present pages: about half of the
+//! time that a fork takes for them. A program may ask by a raw system call, and the C library's
+//! random numbers lie in a mapping that the kernel makes so (`MAP_DROPPABLE`, Linux 6.11). So every
+//! fork of managed memory reads it. This module must never take memory for wiped that is not.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::mem::range::PageRange;
 use crate::procfs::maps::Mapping;
 use crate::procfs::smaps::{Flag, SmapsReader};
-
-/// Whether there may be such memory. In this library's own data, which a child has, too.
-static ASKED_FOR: AtomicBool = AtomicBool::new(false);
-
-/// Notes that there may be such memory from now on. To be called before the kernel is asked for it.
-pub fn expect() {
-    ASKED_FOR.store(true, Ordering::SeqCst);
-}
 
 /// Reads which memory that is, any number of times.
 pub struct WipedReader(SmapsReader);
@@ -33,16 +26,26 @@ impl WipedReader {
         Ok(Self(SmapsReader::new()?))
     }
 
-    /// Calls `f` with each mapping that is empty in a child, lowest address first. It costs nothing
-    /// where none was asked for.
+    /// Calls `f` with each mapping that is empty in a child, lowest address first.
     ///
     /// # Errors
     /// Those of `pread`. Mappings before it were passed to `f`.
     pub fn for_each(&mut self, mut f: impl FnMut(&Mapping)) -> io::Result<()> {
-        if !ASKED_FOR.load(Ordering::SeqCst) {
-            return Ok(());
-        }
         self.0.for_each(&[Flag::WipedOnFork], |mapping, _| f(mapping))
+    }
+
+    /// Whether any of `range` is sealed (mseal(2)): it can be neither unmapped nor moved. The same
+    /// file tells it.
+    ///
+    /// # Errors
+    /// Those of `pread`.
+    pub fn is_any_sealed(&mut self, range: PageRange) -> io::Result<bool> {
+        let mut is_any = false;
+        self.0.for_each(&[Flag::Sealed], |mapping, _| {
+            let sealed = PageRange::new(mapping.start, mapping.end);
+            is_any |= sealed.is_some_and(|sealed| sealed.intersection(range).is_some());
+        })?;
+        Ok(is_any)
     }
 }
 
@@ -55,7 +58,7 @@ mod tests {
     use crate::mem::region_memory::RegionMemory;
 
     #[test]
-    fn wiped_memory_is_seen_once_it_was_asked_for() {
+    fn wiped_memory_is_seen_however_it_was_asked_for() {
         let memory = RegionMemory::map(8 * OS_PAGE).expect("map");
         let start = memory.range().start();
         let wiped = start + 2 * OS_PAGE;
@@ -70,8 +73,6 @@ mod tests {
             reader.for_each(|mapping| seen.push((mapping.start, mapping.end))).expect("read");
             seen
         };
-        assert_eq!(seen(), []);
-        expect();
         assert!(seen().contains(&(wiped, wiped + 3 * OS_PAGE)));
     }
 }

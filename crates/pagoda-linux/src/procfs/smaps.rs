@@ -25,6 +25,8 @@ pub(crate) enum Flag {
     Unforked,
     /// It is registered with userfaultfd for missing pages.
     Registered,
+    /// It is sealed.
+    Sealed,
 }
 
 impl Flag {
@@ -34,6 +36,7 @@ impl Flag {
             Self::WipedOnFork => b"wf",
             Self::Unforked => b"dc",
             Self::Registered => b"um",
+            Self::Sealed => b"sl",
         }
     }
 }

@@ -123,6 +123,9 @@ impl Engine {
             }
             Message::Unmap(range) => {
                 self.counters.add(Counter::EventsUnmap, 1);
+                if self.is_unmapping_refused(table, range) {
+                    return;
+                }
                 for part in self.leave(table, range) {
                     self.discard(table, part, scratch);
                     table.cut(part);
@@ -135,6 +138,22 @@ impl Engine {
             }
             Message::Fork(child) => self.serve_fork(table, child, scratch),
         }
+    }
+
+    /// Whether an unmapping that was announced did not happen. The kernel announces it mapping by
+    /// mapping, and refuses it as a whole when it comes to one that is sealed. Then the range is
+    /// still mapped and registered, with a sealed mapping in it.
+    fn is_unmapping_refused(&self, table: &Table, range: PageRange) -> bool {
+        let Some(known) = table.next_from(range.start()).and_then(|span| span.range().intersection(range))
+        else {
+            return false;
+        };
+        let Some(reader) = &self.wiped else { return false };
+        if !is_mapped(known.start()) || !self.space.is_registered(known.start()) {
+            return false;
+        }
+        let mut reader = reader.lock().unwrap_or_else(|_| self.stop(StopReason::EngineBroken));
+        reader.is_any_sealed(range).unwrap_or_else(|_| self.stop(StopReason::EngineBroken))
     }
 
     fn remap(&self, table: &mut Table, from: usize, to: usize, len: usize, scratch: &mut Scratch) {

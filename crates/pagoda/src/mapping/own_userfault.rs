@@ -1,9 +1,10 @@
 //! Ranges that the program registers with a userfaultfd of its own. Memory has one descriptor only.
 //!
-//! The range is brought back and unregistered, and the rest stays managed. The thread that asks runs on a stack that may be managed,
-//! so that it can hold no lock of the engine: the watcher does the work, and adopts nothing of the range until the thread has
-//! registered it. From then on the kernel refuses to adopt it, for as long as the program keeps it registered.
-//! This module must never end a registration while anything of the range is missing.
+//! The range is brought back and unregistered, and the rest stays managed. The thread that asks
+//! runs on a stack that may be managed, so that it can hold no lock of the engine: the watcher does
+//! the work, and adopts nothing of the range until the thread has registered it. From then on the
+//! kernel refuses to adopt it, for as long as the program keeps it registered. This module must
+//! never end a registration while anything of the range is missing.
 
 use pagoda_linux::mem::own_memory::not_own;
 use pagoda_linux::mem::range::PageRange;
@@ -21,8 +22,9 @@ const HOLD_NS: u64 = 1_000_000_000;
 const TURN_NS: u64 = 10_000_000_000;
 
 impl Engine {
-    /// Has the watcher bring back all of `range` and end its management, then runs `register` while nothing of it is adopted. False,
-    /// and `register` did not run, if other threads were in the way for too long.
+    /// Has the watcher bring back all of `range` and end its management, then runs `register` while
+    /// nothing of it is adopted. False, and `register` did not run, if other threads were in the
+    /// way for too long.
     pub(crate) fn while_given_back(&self, range: PageRange, register: impl FnOnce()) -> bool {
         let began = ran_ns();
         while !self.asked.ask(range) {
@@ -67,7 +69,8 @@ impl Engine {
         for part in managed {
             self.bring_back(part);
         }
-        // What a managed mapping has grown by is registered without being in the table, and kept out of children with the rest.
+        // What a managed mapping has grown by is registered without being in the table, and kept
+        // out of children with the rest.
         if let Some(unforked) = &mut watcher.unforked {
             let _ = unforked.of_engine(|mapping| {
                 let grown =
@@ -83,7 +86,8 @@ impl Engine {
             && table.order.deferred() == 0
             && self.space.is_quiet()
         {
-            // It fails where the range is not one that could be registered: the program's call fails then, too.
+            // It fails where the range is not one that could be registered: the program's call
+            // fails then, too.
             let _ = self.space.unregister(range);
         }
     }
