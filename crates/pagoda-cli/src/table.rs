@@ -140,6 +140,14 @@ pub fn render(summary: &Summary) -> String {
             ),
         );
     }
+    if counters.rights_kept > 0 {
+        let count = counters.rights_kept.to_string();
+        table.row(
+            "rights",
+            count,
+            format_args!("times a thread of Pagoda's kept rights that the program had given up"),
+        );
+    }
     if counters.children_unmanaged > 0 {
         let count = counters.children_unmanaged.to_string();
         table.row("children", count, format_args!("child processes ran unmanaged, outside the budget"));

@@ -110,9 +110,14 @@ fn a_passed_budget_a_fork_and_children_are_said() {
         forks: 1,
         brought_back_bytes: 2 << 20,
         children_unmanaged: 3,
+        rights_kept: 2,
         ..busy()
     };
     let table = render_with(released);
+    assert!(
+        row(&table, "rights").is_some_and(|row| row.contains("2  times a thread of Pagoda's")),
+        "{table}"
+    );
     assert!(row(&table, "peak").is_some_and(|row| row.contains("44 MiB over it")), "{table}");
     let released = "2 MiB  everything brought back, managed no further: see docs/caveats.md";
     assert!(row(&table, "released").is_some_and(|row| row.contains(released)), "{table}");

@@ -29,7 +29,7 @@ type Madvise = unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int;
 
 /// The real functions: found once, before the program can call a hook on purpose.
 static REAL: [AtomicPtr<c_void>; NAMES.len()] = [const { AtomicPtr::new(std::ptr::null_mut()) }; NAMES.len()];
-const NAMES: [&CStr; 26] = [
+const NAMES: [&CStr; 28] = [
     c"pthread_create",
     c"pthread_mutex_init",
     c"pthread_mutex_destroy",
@@ -52,6 +52,8 @@ const NAMES: [&CStr; 26] = [
     c"__libc_start_main",
     c"__lsan_do_leak_check",
     c"__lsan_do_recoverable_leak_check",
+    c"setgroups",
+    c"initgroups",
     // These have no hook: program threads call them.
     c"pthread_mutexattr_getrobust",
     c"__errno_location",
@@ -60,13 +62,13 @@ const NAMES: [&CStr; 26] = [
 ];
 
 /// The place of `pthread_mutexattr_getrobust` in [`NAMES`].
-const GET_ROBUST: usize = 22;
+const GET_ROBUST: usize = 24;
 /// The place of `__errno_location` in [`NAMES`].
-pub const ERRNO_LOCATION: usize = 23;
+pub const ERRNO_LOCATION: usize = 25;
 /// The place of `__register_atfork` in [`NAMES`].
-pub const REGISTER_ATFORK: usize = 24;
+pub const REGISTER_ATFORK: usize = 26;
 /// The place of `__cxa_atexit` in [`NAMES`].
-pub const CXA_ATEXIT: usize = 25;
+pub const CXA_ATEXIT: usize = 27;
 
 /// How much of a thread's control block the kernel may read or write: glibc's `struct pthread` has
 /// under 2,560 bytes on x86_64, from the thread pointer upwards: 2,304 since 2.35, of which the

@@ -82,3 +82,5 @@ hook!(13, setegid(group: u32), users: [], after);
 hook!(14, setregid(real: u32, effective: u32), users: [], after);
 hook!(15, setresgid(real: u32, effective: u32, saved: u32), users: [], after);
 hook!(16, capset(header: *mut c_void, data: *const c_void), users: [], after_capset);
+hook!(22, setgroups(count: usize, groups: *const c_void), users: [], after);
+hook!(23, initgroups(user: *const c_void, group: u32), users: [], after);

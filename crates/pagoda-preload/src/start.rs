@@ -320,12 +320,15 @@ fn watch(tree: Tree, start: Start) {
     let held = if let Start::AtOnce(_) = start {
         Bytes::ZERO
     } else {
+        rights::give_up_until_start();
         let from = shares::engine_from(member.tree().budget());
         watch_while(&mut count, &member, |anon| {
             give_way::is_shared() || anon < from && WANTED.load(Ordering::Acquire) == 0
         })
     };
+    rights::take_back_for_start();
     if let Err(error) = manage(config, member, held, None) {
+        rights::give_up();
         HAS_FAILED.store(true, Ordering::Release);
         fail(config, &member, error);
         watch_while(&mut count, &member, |_| true);
@@ -361,6 +364,7 @@ fn watch_while(count: &mut AnonReader, member: &Member, go_on: impl Fn(Bytes) ->
             rights::follow_program(changed);
         }
         rights::follow();
+        counters.set(Counter::RightsKept, rights::times_kept());
         sleep = if anon > before + GROWTH_BYTES { LOOK_LEAST_US } else { (sleep * 2).min(LOOK_MOST_US) };
         before = anon;
         if HAS_FAILED.load(Ordering::Acquire) || give_way::is_shared() {

@@ -11,7 +11,7 @@ fn threads_of_the_engine_kept_the_rights_that_the_program_gave_up() {
         return skip("a program that leaves the user root", "this user is not root");
     }
     for memory in ["100", "1"] {
-        for mode in ["start", "user", "raw", "back", "capset", "child"] {
+        for mode in ["start", "user", "raw", "back", "capset", "child", "small", "gone"] {
             let arguments = [mode, memory];
             let native = output(&mut program.native(&arguments));
             let managed = output(&mut program.managed(&["--quiet", "--memory", "48M"], &arguments));
@@ -21,5 +21,19 @@ fn threads_of_the_engine_kept_the_rights_that_the_program_gave_up() {
             let is_expected = |line: &str| !line.starts_with("pagoda:") || line.contains("gives up its user");
             assert!(of_managed.lines().all(is_expected), "{arguments:?}: {of_managed}");
         }
+    }
+}
+
+#[test]
+fn threads_of_the_engine_kept_the_groups_that_the_program_gave_up() {
+    let Some(program) = Program::build("rights", &[]) else { return };
+    if !rustix::process::geteuid().is_root() {
+        return skip("a program that gives up groups", "this user is not root");
+    }
+    for arguments in [["groups", "100"], ["groups", "1"], ["raw_groups", "100"], ["raw_groups", "1"]] {
+        let options = ["--quiet", "--memory", "48M"];
+        let groups = ["setpriv", "--groups", "7,8,9"];
+        let managed = output(&mut program.managed_by(&groups, &options, &arguments));
+        assert!(managed.status.success(), "{arguments:?}: {}", said(&managed));
     }
 }

@@ -6,12 +6,15 @@
 //! thread keeps only the capabilities to change its ids, and changes them at its next look once the
 //! program has. This module must never give a thread a right that the program does not have.
 
+use std::ffi::CStr;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use linux_raw_sys::general as raw;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, RawDir, SeekFrom};
 
 use crate::process::caller::{current_id, exit_process, now_ns, sleep_us};
 use crate::procfs::statm::{STATUS_BYTES, read_start};
@@ -24,6 +27,15 @@ pub struct Rights {
     groups: [u32; 3],
     permitted: u64,
     in_effect: u64,
+}
+
+impl Rights {
+    /// Whether a raw thread has other ids, or a capability more.
+    fn are_exceeded_by(&self, own: Self) -> bool {
+        (self.users, self.groups) != (own.users, own.groups)
+            || own.permitted & !self.permitted != 0
+            || own.in_effect & !self.in_effect != 0
+    }
 }
 
 /// Raw threads at once: four handlers, a few workers, a reclaimer and a watcher are far below it.
@@ -55,6 +67,24 @@ const CAP_IPC_LOCK: u64 = 1 << 14;
 
 /// The capabilities that a raw thread keeps, as long as the program has them.
 const KEPT: u64 = CAP_SETUID | CAP_SETGID | CAP_IPC_LOCK;
+
+const CAP_DAC_OVERRIDE: u64 = 1 << 1;
+const CAP_SYS_PTRACE: u64 = 1 << 19;
+const CAP_SYS_NICE: u64 = 1 << 23;
+const CAP_SYS_RESOURCE: u64 = 1 << 24;
+
+/// What a thread keeps, too, that may start an engine: a directory of another user, events of forks,
+/// the priority of a thread and the node of its memory, a limit of descriptors.
+const KEPT_TO_START: u64 = KEPT | CAP_DAC_OVERRIDE | CAP_SYS_PTRACE | CAP_SYS_NICE | CAP_SYS_RESOURCE;
+
+/// How often a raw thread kept rights that the program had given up.
+static KEPT_RIGHTS: AtomicU64 = AtomicU64::new(0);
+
+/// How often a raw thread could not follow a change, or not within two seconds.
+#[must_use]
+pub fn times_kept() -> u64 {
+    KEPT_RIGHTS.load(Ordering::Relaxed)
+}
 
 /// `PR_SET_NO_NEW_PRIVS`, `PR_GET_DUMPABLE` and `PR_SET_DUMPABLE` of linux/prctl.h.
 const PR_SET_NO_NEW_PRIVS: usize = 38;
@@ -99,6 +129,7 @@ pub fn forget_threads() {
     }
     CHANGES.store(0, Ordering::SeqCst);
     WRITING.store(0, Ordering::SeqCst);
+    KEPT_RIGHTS.store(0, Ordering::Relaxed);
 }
 
 /// The calling thread's.
@@ -124,14 +155,32 @@ pub fn of_this_thread() -> io::Result<Rights> {
 }
 
 /// Gives up all capabilities of the calling raw thread but those to change its ids, which are no
-/// more in effect, and to lock memory; and the right to gain any by exec. Of a thread without
-/// rights it changes nothing.
+/// more in effect, and to lock memory; its supplementary groups; and the right to gain any by exec.
+/// Of a thread without rights it changes nothing.
 pub fn give_up() {
-    if let Ok(all) = capabilities() {
-        set_capabilities(all.permitted() & KEPT, all.in_effect() & CAP_IPC_LOCK);
-    }
+    // SAFETY: no supplementary group is fewer than before, of the calling thread alone.
+    let _ = unsafe { syscall3(raw::__NR_setgroups, 0, 0, 0) };
+    give_up_all_but(KEPT);
     // SAFETY: it takes numbers, and concerns this thread alone.
     let _ = unsafe { syscall6(raw::__NR_prctl, [PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0]) };
+}
+
+/// The calling raw thread may start an engine later: it keeps what that takes, not in effect.
+pub fn give_up_until_start() {
+    give_up_all_but(KEPT_TO_START);
+}
+
+/// The calling raw thread starts an engine: what it kept for that is in effect.
+pub fn take_back_for_start() {
+    if let Ok(all) = capabilities() {
+        set_capabilities(all.permitted(), all.permitted());
+    }
+}
+
+fn give_up_all_but(kept: u64) {
+    if let Ok(all) = capabilities() {
+        set_capabilities(all.permitted() & kept, all.in_effect() & CAP_IPC_LOCK);
+    }
 }
 
 /// The program has these rights now: has all raw threads follow, and waits for them, for two
@@ -160,7 +209,11 @@ pub fn follow_program(rights: Rights) {
             id == 0 || id == own || followed.load(Ordering::SeqCst) >= change
         })
     };
-    while !all_follow() && now_ns() < until {
+    while !all_follow() {
+        if now_ns() >= until {
+            KEPT_RIGHTS.fetch_add(1, Ordering::Relaxed);
+            break;
+        }
         sleep_us(200);
     }
     WRITING.store(0, Ordering::Release);
@@ -179,7 +232,12 @@ pub fn follow() {
             [0, 1, 2, 3, 4].map(|i: usize| RIGHTS[i].load(Ordering::SeqCst));
         let (low, high) = (|word: u64| word as u32, |word: u64| (word >> 32) as u32);
         let (users, groups) = ([low(a), high(a), low(b)], [high(b), low(c), high(c)]);
-        take_on(Rights { users, groups, permitted, in_effect });
+        let program = Rights { users, groups, permitted, in_effect };
+        take_on(program);
+        // A filter of system calls over all threads may forbid it.
+        if of_this_thread().is_ok_and(|own| program.are_exceeded_by(own)) {
+            KEPT_RIGHTS.fetch_add(1, Ordering::Relaxed);
+        }
         followed.store(change, Ordering::SeqCst);
     }
 }
@@ -260,11 +318,15 @@ fn set_capabilities(permitted: u64, effective: u64) {
 }
 
 /// Sees changes of the program's rights which no hook sees, as by system calls of its own: those of
-/// its main thread.
+/// its main thread, or once that has ended of another thread.
 #[derive(Debug)]
 pub struct RightsReader {
-    status: OwnedFd,
+    main: OwnedFd,
+    tasks: OwnedFd,
+    /// The status of another thread of the program, once the main thread has ended.
+    other: Option<OwnedFd>,
     seen: Option<Rights>,
+    groups: Option<u64>,
     looked_ns: u64,
 }
 
@@ -277,8 +339,16 @@ impl RightsReader {
     /// # Errors
     /// No `/proc` (`NotFound`), or no descriptor left.
     pub fn new() -> io::Result<Self> {
-        let status = rustix::fs::open(c"/proc/self/status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { status, seen: None, looked_ns: 0 })
+        let open =
+            |path, more| rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC | more, Mode::empty());
+        Ok(Self {
+            main: open(c"/proc/self/status", OFlags::empty())?,
+            tasks: open(c"/proc/self/task", OFlags::DIRECTORY)?,
+            other: None,
+            seen: None,
+            groups: None,
+            looked_ns: 0,
+        })
     }
 
     /// The rights of the program if the calling raw thread has others or more. The same are told
@@ -289,22 +359,74 @@ impl RightsReader {
             return None;
         }
         self.looked_ns = now;
-        let (rights, own) = (self.read()?, of_this_thread().ok()?);
-        let differs = (rights.users, rights.groups) != (own.users, own.groups)
-            || own.permitted & !rights.permitted != 0
-            || own.in_effect & !rights.in_effect != 0;
-        (self.seen.replace(rights) != Some(rights) && differs).then_some(rights)
+        let ((rights, groups), own) = (self.read()?, of_this_thread().ok()?);
+        let differs = rights.are_exceeded_by(own);
+        let regrouped = self.groups.replace(groups).is_some_and(|before| before != groups) && has_groups();
+        let is_new = self.seen.replace(rights) != Some(rights);
+        (is_new && differs || regrouped).then_some(rights)
     }
 
-    fn read(&self) -> Option<Rights> {
+    fn read(&mut self) -> Option<(Rights, u64)> {
         let mut text = [0; STATUS_BYTES];
-        parse(read_start(&self.status, &mut text).ok()?)
+        let main = read_start(&self.main, &mut text).ok()?;
+        if !is_gone(main) {
+            return parse(main);
+        }
+        if self.other.is_none() {
+            self.other = self.find_thread();
+        }
+        match read_start(self.other.as_ref()?, &mut text) {
+            Ok(status) if !is_gone(status) => parse(status),
+            // The next look takes another one.
+            _ => {
+                self.other = None;
+                None
+            }
+        }
+    }
+
+    /// The status of a thread that is neither the main thread nor a raw one.
+    fn find_thread(&self) -> Option<OwnedFd> {
+        let mut buffer = [MaybeUninit::uninit(); 2048];
+        rustix::fs::seek(&self.tasks, SeekFrom::Start(0)).ok()?;
+        let mut entries = RawDir::new(&self.tasks, &mut buffer);
+        while let Some(Ok(entry)) = entries.next() {
+            let name = entry.file_name().to_bytes();
+            let Some(id) = std::str::from_utf8(name).ok().and_then(|name| name.parse::<u32>().ok()) else {
+                continue;
+            };
+            if id == std::process::id() || place_of(id).is_some() {
+                continue;
+            }
+            let mut path = [0; 32];
+            let Some((into, rest)) = path.split_at_mut_checked(name.len()) else { continue };
+            into.copy_from_slice(name);
+            rest[..8].copy_from_slice(b"/status\0");
+            let Ok(path) = CStr::from_bytes_until_nul(&path) else { continue };
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+            if let Ok(status) = rustix::fs::openat(&self.tasks, path, flags, Mode::empty()) {
+                return Some(status);
+            }
+        }
+        None
     }
 }
 
+/// Whether the calling thread has supplementary groups.
+fn has_groups() -> bool {
+    // SAFETY: without room for a list it writes none, and returns their number.
+    unsafe { syscall3(raw::__NR_getgroups, 0, 0, 0) }.is_ok_and(|count| count > 0)
+}
+
+/// Whether the thread of this status has ended.
+fn is_gone(status: &[u8]) -> bool {
+    let after = status.windows(7).position(|word| word == b"State:\t").and_then(|at| status.get(at + 7));
+    matches!(after, Some(b'Z' | b'X'))
+}
+
 /// Of the lines `Uid:`, `Gid:` (real, effective, saved, and that of file systems), `CapPrm:` and
-/// `CapEff:` of status.
-fn parse(status: &[u8]) -> Option<Rights> {
+/// `CapEff:` of status; and a digest of the line `Groups:`.
+fn parse(status: &[u8]) -> Option<(Rights, u64)> {
     let status = std::str::from_utf8(status).ok()?;
     let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
     let three = |name| {
@@ -313,7 +435,10 @@ fn parse(status: &[u8]) -> Option<Rights> {
     };
     let set = |name| u64::from_str_radix(line(name)?.trim(), 16).ok();
     let (permitted, in_effect) = (set("CapPrm:")?, set("CapEff:")?);
-    Some(Rights { users: three("Uid:")?, groups: three("Gid:")?, permitted, in_effect })
+    let mut digest = DefaultHasher::new();
+    line("Groups:")?.hash(&mut digest);
+    let rights = Rights { users: three("Uid:")?, groups: three("Gid:")?, permitted, in_effect };
+    Some((rights, digest.finish()))
 }
 
 #[cfg(test)]
@@ -322,14 +447,14 @@ mod tests {
 
     #[test]
     fn the_rights_in_a_status_are_those_that_the_kernel_says() {
-        let status = b"Name:\tx (Uid:) y\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nCapPrm:\t000001fffeffffff\n\
+        let status = b"Name:\tx (Uid:) y\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t9 10 \nCapPrm:\t000001fffeffffff\n\
             CapEff:\t00000000000000ff\n";
         let (permitted, in_effect) = (0x1ff_feff_ffff, 0xff);
         let rights = Rights { users: [1, 2, 3], groups: [5, 6, 7], permitted, in_effect };
-        assert_eq!(parse(status), Some(rights));
+        assert_eq!(parse(status).map(|(rights, _)| rights), Some(rights));
         assert_eq!(parse(b"Uid:\t1\t2\n"), None);
         let mut reader = RightsReader::new().expect("proc");
-        assert_eq!(reader.read(), of_this_thread().ok());
+        assert_eq!(reader.read().map(|(rights, _)| rights), of_this_thread().ok());
         assert_eq!(reader.look(), None, "they are this thread's");
     }
 

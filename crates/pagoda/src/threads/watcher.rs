@@ -181,6 +181,7 @@ impl Engine {
                 rights::follow_program(changed);
             }
             rights::follow();
+            self.counters.set(Counter::RightsKept, rights::times_kept());
             // Once: later mappings there are not ours.
             if self.release_requested.load(Ordering::Acquire) && !self.release_done.load(Ordering::Acquire) {
                 self.release_all(watcher.unforked.as_mut());
