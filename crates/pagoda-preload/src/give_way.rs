@@ -114,7 +114,8 @@ pub unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: *m
         return result;
     }
     let Some(engine) = engine() else { return result };
-    // SAFETY: the kernel has just read it, as `struct uffdio_register`, which begins with the start and the length of the range.
+    // SAFETY: the kernel has just read it, as `struct uffdio_register`, which begins with the start
+    // and the length of the range.
     let [start, len] = unsafe { argument.cast::<[u64; 2]>().read_unaligned() };
     let Some(range) = PageRange::new(start as usize, start.wrapping_add(len) as usize) else { return result };
     let mut result = result;

@@ -150,8 +150,9 @@ impl ProcessEngine {
         }
     }
 
-    /// Brings `range` back and ends its management, then runs `register`, by which the program registers it with a userfaultfd of its
-    /// own. False, and `register` did not run, if other threads were in the way for too long.
+    /// Brings `range` back and ends its management, then runs `register`, by which the program
+    /// registers it with a userfaultfd of its own. False, and `register` did not run, if other
+    /// threads were in the way for too long.
     pub fn while_given_back(&self, range: PageRange, register: impl FnOnce()) -> bool {
         self.engine.while_given_back(range, register)
     }

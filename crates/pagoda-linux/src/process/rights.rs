@@ -73,8 +73,8 @@ const CAP_SYS_PTRACE: u64 = 1 << 19;
 const CAP_SYS_NICE: u64 = 1 << 23;
 const CAP_SYS_RESOURCE: u64 = 1 << 24;
 
-/// What a thread keeps, too, that may start an engine: a directory of another user, events of forks,
-/// the priority of a thread and the node of its memory, a limit of descriptors.
+/// The capabilities that a thread keeps, too, that may start an engine: for a directory of another
+/// user, events of forks, the priority of a thread, the node of its memory, a descriptor limit.
 const KEPT_TO_START: u64 = KEPT | CAP_DAC_OVERRIDE | CAP_SYS_PTRACE | CAP_SYS_NICE | CAP_SYS_RESOURCE;
 
 /// How often a raw thread kept rights that the program had given up.

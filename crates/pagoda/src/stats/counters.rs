@@ -361,7 +361,8 @@ counters! {
     Total FaultServiceNs fault_service_ns,
     /// Processes with an engine whose faults and evictions are missing in the requested trace.
     Total Untraced untraced,
-    /// Times a thread of the engine kept rights that the program had given up: it could not follow, or not within two seconds.
+    /// Times a thread of the engine kept rights that the program had given up: it could not follow,
+    /// or not within two seconds.
     Total RightsKept rights_kept,
     /// Base pages moved out of a region.
     Total Evictions evictions,
