@@ -9,11 +9,9 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::mem::lock_all::{map_closed, open};
-use crate::mem::own_memory;
-use crate::mem::range::PageRange;
+use crate::mem::own_memory::OwnMapping;
 use rustix::io::Errno;
-use rustix::mm::{Advice, madvise, munmap};
+use rustix::mm::{Advice, madvise};
 
 /// Huge pages need this alignment.
 const ALIGN: usize = 2 << 20;
@@ -32,10 +30,7 @@ pub enum Backing {
 
 /// The reserved range. Dropping it gives everything back.
 pub struct ByteStore {
-    mapped_at: usize,
-    mapped_len: usize,
-    at: usize,
-    len: usize,
+    mapping: OwnMapping,
 }
 
 impl ByteStore {
@@ -46,58 +41,44 @@ impl ByteStore {
     pub fn reserve(len: usize, backing: Backing) -> io::Result<Self> {
         let too_long = || io::Error::from(Errno::NOMEM);
         let len = len.max(1).checked_next_multiple_of(ALIGN).ok_or_else(too_long)?;
-        let mapped_len = len.checked_add(ALIGN).ok_or_else(too_long)?;
-        let mapped = map_closed(mapped_len)?;
-        let mapped_at = mapped.expose_provenance();
-        let store = Self { mapped_at, mapped_len, at: mapped_at.next_multiple_of(ALIGN), len };
-        if !own_memory::declare(PageRange::at(mapped_at, mapped_len)) {
-            return Err(io::Error::other("the list of Pagoda's own mappings is full"));
-        }
-        open(PageRange::at(mapped_at, mapped_len))?;
-        let pages = match backing {
-            Backing::Huge => Advice::LinuxHugepage,
-            Backing::Small => Advice::LinuxNoHugepage,
-        };
-        for advice in [Advice::LinuxDontFork, Advice::LinuxDontDump, pages] {
-            // SAFETY: these calls change no content, and the whole range is our own mapping.
-            match unsafe { madvise(mapped, mapped_len, advice) } {
-                // A kernel without huge pages says EINVAL: small ones do.
-                Err(Errno::INVAL) if advice == pages => {}
-                outcome => outcome?,
-            }
-        }
+        let store = Self { mapping: OwnMapping::reserve(len, ALIGN, backing == Backing::Huge)? };
+        store.advise(0..len, Advice::LinuxDontDump)?;
         Ok(store)
     }
 
     /// Bytes that can be used.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.len
+        self.mapping.range().len()
     }
     /// Never: there is at least one word.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
-    /// All addresses of the mapping, its unused margins included: they must never be managed.
+    /// Its addresses, which must never be managed.
     #[must_use]
     pub fn range(&self) -> Range<usize> {
-        self.mapped_at..self.mapped_at + self.mapped_len
+        self.at()..self.at() + self.len()
+    }
+
+    fn at(&self) -> usize {
+        self.mapping.range().start()
     }
 
     /// The words of `offset..offset + len`, `len` rounded up to whole words.
     fn words(&self, offset: usize, len: usize) -> &[AtomicU64] {
         let words = len.div_ceil(WORD);
         assert!(
-            offset.is_multiple_of(WORD) && words * WORD <= self.len && offset <= self.len - words * WORD,
+            offset.is_multiple_of(WORD) && words * WORD <= self.len() && offset <= self.len() - words * WORD,
             "{len} bytes at {offset} are not whole words within {}",
-            self.len
+            self.len()
         );
         // SAFETY: the range was checked to lie within the mapping, which is ours until drop and
         // outlives the borrow of self; it is aligned, any bits are a valid AtomicU64, and this
         // mapping is only ever accessed as such words (or discarded, which the kernel makes look
         // like stores of zero).
-        unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(self.at + offset), words) }
+        unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(self.at() + offset), words) }
     }
 
     /// Copies `into.len()` bytes out. Touching memory that was never written may fault in zeroes.
@@ -172,8 +153,8 @@ impl ByteStore {
 
     fn advise(&self, range: Range<usize>, advice: Advice) -> Result<(), Errno> {
         let whole = range.start.is_multiple_of(4096) && range.end.is_multiple_of(4096);
-        assert!(whole && range.start <= range.end && range.end <= self.len, "{range:?} of {}", self.len);
-        let at = std::ptr::with_exposed_provenance_mut(self.at + range.start);
+        assert!(whole && range.start <= range.end && range.end <= self.len(), "{range:?} of {}", self.len());
+        let at = std::ptr::with_exposed_provenance_mut(self.at() + range.start);
         loop {
             // SAFETY: the range was checked to lie within our mapping; populating changes no
             // content, and discarding looks like a store of zero to all readers, which always read
@@ -186,15 +167,6 @@ impl ByteStore {
     }
 }
 
-impl Drop for ByteStore {
-    fn drop(&mut self) {
-        let at = std::ptr::with_exposed_provenance_mut(self.mapped_at);
-        // SAFETY: this value owns the mapping, and no reference into it outlives `self`.
-        let _ = unsafe { munmap(at, self.mapped_len) };
-        own_memory::withdraw(PageRange::at(self.mapped_at, self.mapped_len));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -202,7 +174,7 @@ mod tests {
     #[test]
     fn written_bytes_are_read_until_they_are_discarded() {
         let store = ByteStore::reserve(3 << 20, Backing::Small).expect("address space");
-        assert_eq!((store.len(), store.range().len() >= 6 << 20), (4 << 20, true));
+        assert_eq!((store.len(), store.range().len()), (4 << 20, 4 << 20));
         store.populate(0..4096).expect("a page");
         let text = b"seventeen bytes!!";
         store.write_at(4096 - 8, text);

@@ -11,9 +11,7 @@ use std::ffi::{c_int, c_void};
 use std::io;
 
 use rustix::io::Errno;
-use rustix::mm::{
-    MapFlags, MlockAllFlags, MprotectFlags, ProtFlags, mlock, mlockall, mmap_anonymous, mprotect, munlock,
-};
+use rustix::mm::{MlockAllFlags, mlock, mlockall, munlock};
 
 use crate::mem::own_memory::{each_of_ours_alone, not_ours_alone};
 use crate::mem::range::PageRange;
@@ -62,24 +60,6 @@ fn unlock_ours() {
         // SAFETY: it changes no content. Memory that was unmapped meanwhile has no owner.
         let _ = unsafe { munlock(at(range), range.len()) };
     });
-}
-
-/// Maps `len` bytes of private anonymous memory for Pagoda itself at an address of the kernel's
-/// choice, inaccessible for now: so nothing of it is populated, for any lock of the program.
-pub(crate) fn map_closed(len: usize) -> Result<*mut c_void, Errno> {
-    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-    // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
-    unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::empty(), flags) }
-}
-
-/// Lets a mapping that was made closed be read and written, unlocked. It is declared as Pagoda's
-/// own by now: this undoes a lock of all memory from before, and a later one finds it on the list.
-pub(crate) fn open(range: PageRange) -> Result<(), Errno> {
-    // SAFETY: the mapping is the caller's own, and no other code knows of it yet.
-    unsafe {
-        munlock(at(range), range.len())?;
-        mprotect(at(range), range.len(), MprotectFlags::READ | MprotectFlags::WRITE)
-    }
 }
 
 fn at(range: PageRange) -> *mut c_void {

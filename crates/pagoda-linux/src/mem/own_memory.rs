@@ -8,10 +8,10 @@
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rustix::mm::{Advice, MprotectFlags, madvise, mprotect, munmap};
+use rustix::mm::{Advice, madvise};
 
 use crate::mem::range::PageRange;
-use crate::mem::{aligned, lock_all};
+use crate::mem::reserved;
 
 /// How many mappings of our own there can be: a few arenas and stores for each manager, a stack for
 /// each thread, and the regions of the preload library's heap (of 4 MiB and more each). At the
@@ -214,26 +214,16 @@ pub struct OwnMapping {
 impl OwnMapping {
     /// Reserves `len` bytes (a multiple of the OS page), aligned to `align` (a power of two, of at
     /// least an OS page). No memory is taken until it is touched. `huge` allows or forbids huge
-    /// pages in it.
+    /// pages in it. The page below is inaccessible: a stack that overflows faults there.
     pub fn reserve(len: usize, align: usize, huge: bool) -> io::Result<Self> {
-        let range = aligned::map_by(lock_all::map_closed, len, align)?;
+        let range = reserved::map_closed(len, align)?;
         let mapping = Self { range };
         if !declare(range) {
             return Err(io::Error::other("the list of Pagoda's own mappings is full"));
         }
-        lock_all::open(range)?;
+        reserved::open(range)?;
         mapping.advise(range, if huge { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage });
-        mapping.advise(range, Advice::LinuxDontFork);
         Ok(mapping)
-    }
-
-    /// Makes the first OS page of the mapping inaccessible: a stack that overflows then faults, and
-    /// overwrites nothing.
-    pub fn guard_first_page(&self) -> io::Result<()> {
-        let at = std::ptr::with_exposed_provenance_mut(self.range.start());
-        // SAFETY: the page is ours, and its user gave it up by asking for a guard.
-        unsafe { mprotect(at, 4096, MprotectFlags::empty())? };
-        Ok(())
     }
 
     fn advise(&self, range: PageRange, advice: Advice) {
@@ -286,8 +276,9 @@ impl OwnMapping {
 impl Drop for OwnMapping {
     fn drop(&mut self) {
         withdraw(self.range);
-        // SAFETY: the mapping is owned by this value; loans of its parts are bound to its lifetime.
-        let _ = unsafe { munmap(self.at(self.range), self.range.len()) };
+        // SAFETY: the mapping is owned by this value; whoever lent parts of it out is bound to its
+        // lifetime.
+        unsafe { reserved::unmap(self.range) };
     }
 }
 

@@ -51,10 +51,9 @@ type Body = Box<dyn FnOnce() + Send>;
 /// Those of mmap(2) and clone(2): limits on memory, mappings or threads.
 pub fn spawn_raw(name: &'static std::ffi::CStr, body: Body) -> io::Result<()> {
     let tls_bytes = (errno_distance_bytes() + TLS_SLACK_BYTES).next_multiple_of(4096);
-    let mapping = OwnMapping::reserve(4096 + STACK_BYTES + tls_bytes + CONTROL_BLOCK_BYTES, 4096, false)?;
-    mapping.guard_first_page()?;
+    let mapping = OwnMapping::reserve(STACK_BYTES + tls_bytes + CONTROL_BLOCK_BYTES, 4096, false)?;
     let control_block = mapping.range().end() - CONTROL_BLOCK_BYTES;
-    let stack_top = mapping.range().start() + 4096 + STACK_BYTES;
+    let stack_top = mapping.range().start() + STACK_BYTES;
     let start = Box::into_raw(Box::new(Start { name, body }));
     // SAFETY: all addresses lie in the fresh mapping, aligned; `fs` has a valid control block on
     // this thread.

@@ -1,0 +1,118 @@
+//! Address space of Pagoda's own: an arena, the store's room, a stack, the heap.
+//!
+//! The program's limit of private memory (`RLIMIT_DATA`) is the program's. The kernel counts there
+//! what is private and may be written, touched or not, and Pagoda reserves several times the
+//! budget. A mapping that grows downwards is not counted: it is a stack to the kernel.
+//! `UFFDIO_MOVE` takes it like any other. So all of ours is mapped so, behind a page that nothing
+//! can access. The page also keeps the kernel from growing it: a stray access below is a fault, as
+//! in any hole. Address space (`RLIMIT_AS`) is counted all the same.
+//!
+//! A mapping begins closed, so that none of its pages is entered where the program has locked all
+//! its memory. This module must never leave a mapping without that page below it.
+
+use std::ffi::c_void;
+use std::io;
+
+use pagoda_core::page::OS_PAGE;
+use rustix::io::Errno;
+use rustix::mm::{
+    Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munlock, munmap,
+};
+
+use crate::mem::aligned;
+use crate::mem::range::PageRange;
+
+/// Maps `len` bytes (a multiple of the OS page) aligned to `align` (a power of two, of at least an
+/// OS page), which nothing may touch before [`open`]. The page below is inaccessible for good.
+/// Children of a fork get neither.
+///
+/// # Errors
+/// What `mmap` says: a limit of addresses or mappings.
+pub(crate) fn map_closed(len: usize, align: usize) -> io::Result<PageRange> {
+    let whole = len.checked_add(align).ok_or(io::ErrorKind::OutOfMemory)?;
+    let whole = aligned::map_by(map_inaccessible, whole, align)?;
+    let range = PageRange::at(whole.start() + align, len);
+    let below = align - OS_PAGE;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED | MapFlags::GROWSDOWN;
+    // SAFETY: both ranges are parts of the mapping just made, of which nothing else knows.
+    let mapped = unsafe {
+        if below > 0 {
+            munmap(at(whole), below)?;
+        }
+        mmap_anonymous(at(range), len, ProtFlags::empty(), flags)
+    };
+    let with_page = PageRange::at(range.start() - OS_PAGE, len + OS_PAGE);
+    // SAFETY: it changes what children get, and no content.
+    let mapped =
+        mapped.and_then(|_| unsafe { madvise(at(with_page), with_page.len(), Advice::LinuxDontFork) });
+    match mapped {
+        Ok(()) => Ok(range),
+        Err(error) => {
+            // SAFETY: as above; it goes as a whole.
+            unsafe { unmap(range) };
+            Err(error.into())
+        }
+    }
+}
+
+fn map_inaccessible(len: usize) -> Result<*mut c_void, Errno> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
+    unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::empty(), flags) }
+}
+
+/// Lets a mapping that was made closed be read and written, unlocked. It is declared as Pagoda's
+/// own by now: a program that locks all memory before that is undone here, and one that does it
+/// later finds it on the list.
+pub(crate) fn open(range: PageRange) -> Result<(), Errno> {
+    // SAFETY: the mapping is the caller's own, and nothing knows of it yet.
+    unsafe {
+        munlock(at(range), range.len())?;
+        mprotect(at(range), range.len(), MprotectFlags::READ | MprotectFlags::WRITE)
+    }
+}
+
+/// Unmaps a range of [`map_closed`], and the page below it.
+///
+/// # Safety
+/// `range` is all of one such mapping, and nothing uses it any more.
+pub(crate) unsafe fn unmap(range: PageRange) {
+    let with_page = PageRange::at(range.start() - OS_PAGE, range.len() + OS_PAGE);
+    // SAFETY: the caller gives up the range, and the page below it belongs to that.
+    let _ = unsafe { munmap(at(with_page), with_page.len()) };
+}
+
+fn at(range: PageRange) -> *mut c_void {
+    std::ptr::with_exposed_provenance_mut(range.start())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::procfs::maps::for_each_mapping;
+
+    /// The bytes that the kernel counts for `RLIMIT_DATA`.
+    fn data_bytes() -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").expect("/proc");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmData:")).expect("VmData");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+    }
+
+    #[test]
+    fn what_is_reserved_counts_as_no_data_and_has_a_closed_page_below() {
+        const LEN: usize = 1 << 40;
+        let range = map_closed(LEN, 2 << 20).expect("address space");
+        open(range).expect("opened");
+        assert!(range.start().is_multiple_of(2 << 20));
+        assert!(data_bytes() < LEN as u64, "{} bytes are counted", data_bytes());
+        let mut is_below_closed = false;
+        for_each_mapping(&mut [0; 2048], |mapping| {
+            let has = (mapping.start..mapping.end).contains(&(range.start() - 1));
+            is_below_closed |= has && !mapping.read && !mapping.write;
+        })
+        .expect("maps");
+        assert!(is_below_closed);
+        // SAFETY: the test's own, and nothing uses it.
+        unsafe { unmap(range) };
+    }
+}
