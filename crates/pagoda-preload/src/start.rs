@@ -33,6 +33,7 @@ use pagoda_linux::process::image_mark;
 use pagoda_linux::process::last_thread::{LastThread, forget_raw_threads};
 use pagoda_linux::process::offer::{Offer, Taken};
 use pagoda_linux::process::rights::{self, RightsReader};
+use pagoda_linux::process::spare_descriptor;
 use pagoda_linux::process::tcb::ThreadLayout;
 use pagoda_linux::process::thread::{
     exit_process, leave_files, now_ns, sleep_us, sleep_while_zero, spawn_raw, wake,
@@ -298,7 +299,7 @@ fn watch(tree: Tree, start: Start) {
     if let Start::WhenGrown = start {
         sleep_us(LOOK_LEAST_US);
     }
-    let left = leave_files();
+    let left = leave_files().inspect(|()| spare_descriptor::keep_first());
     let Some((config, member)) = introduce(tree, start) else { return decline(start) };
     let config = &config;
     if let Err(error) = left {

@@ -9,6 +9,7 @@ mod descriptors;
 mod give_way;
 mod grown_fork;
 mod last_thread;
+mod limits;
 mod memory_group;
 mod noexec;
 mod program;

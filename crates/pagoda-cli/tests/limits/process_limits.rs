@@ -40,20 +40,17 @@ pub fn descriptors() -> Result<String, String> {
     Ok(refused[0].clone())
 }
 
-/// A program that has set itself a low limit forks all the same, if it is one that could be raised;
-/// if not, and it may not raise it either, it ends with a reason and does not hang.
+/// A program that has set itself a low limit forks all the same, whether it is one that could be
+/// raised or not, and stays managed.
 pub fn descriptors_of_a_fork() -> Result<String, String> {
-    let ended = begin(&[], &["-m", "32M"], &["fork-few-descriptors", "4", "64"])?.end()?;
-    ended.expect_success()?;
-    if ended.counter("forks")? != 1 || ended.counter("stores")? == 0 {
-        return Err(format!("{} forks, {} stores", ended.counter("forks")?, ended.counter("stores")?));
+    for hard in ["64", "4"] {
+        let ended = begin(&[], &["-m", "32M"], &["fork-few-descriptors", "4", hard])?.end()?;
+        ended.expect_success()?;
+        if ended.counter("forks")? != 1 || ended.counter("stores")? == 0 {
+            return Err(format!("{} forks, {} stores", ended.counter("forks")?, ended.counter("stores")?));
+        }
     }
-    let refused = begin(&[], &["-m", "32M"], &["fork-few-descriptors", "4", "4"])?.end()?;
-    let told = ["EMFILE", "ulimit -Hn"];
-    if !told.iter().all(|word| refused.errors.contains(word)) {
-        return Err(format!("it said {:?}", refused.errors));
-    }
-    Ok(refused.errors.lines().find(|line| line.contains(told[1])).unwrap_or_default().to_owned())
+    Ok("1 fork".to_owned())
 }
 
 /// In the program: a fork with these limits, soft and hard, while most of its memory is swapped

@@ -27,6 +27,13 @@ impl Space {
         self.doorbell.map_or(Ok(()), |doorbell| doorbell.install(&self.uffd))
     }
 
+    /// Ends the events of forks, once nothing else is registered.
+    pub fn remove_doorbell(&self) {
+        if let Some(doorbell) = self.doorbell {
+            doorbell.remove(&self.uffd);
+        }
+    }
+
     /// Keeps `range` out of the children of a fork, or lets them have it again. A child without it
     /// dies of SIGSEGV instead of reading zeroes where a page is swapped out.
     pub fn set_forked(&self, range: PageRange, yes: bool) {

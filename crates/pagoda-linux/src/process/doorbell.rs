@@ -77,6 +77,13 @@ impl Doorbell {
         unsafe { uffd.register(self.pages) }.map_err(to_io_error)
     }
 
+    /// Children wait no more there: the kernel tells of forks no more, if nothing else is
+    /// registered with `uffd`.
+    pub(crate) fn remove(self, uffd: &Uffd) {
+        // The pages are mapped for good, so that there is nothing to fail.
+        let _ = uffd.unregister(self.pages);
+    }
+
     /// In a child whose fork was not announced: it lacks nothing, and gives the pages back.
     pub fn pass_by() {
         PARENTS.store(CURRENT.swap(0, Ordering::AcqRel), Ordering::Release);

@@ -10,6 +10,7 @@ pub mod lock;
 pub mod offer;
 pub mod process_mark;
 pub mod rights;
+pub mod spare_descriptor;
 pub mod tcb;
 pub mod thread;
 pub mod valgrind;

@@ -18,10 +18,10 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::event::PollFlags;
 pub use rustix::io::Errno;
 use rustix::ioctl::{self, Opcode, Setter, Updater};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::io::wait::{Wait, wait_for};
 use crate::mem::range::PageRange;
+use crate::process::spare_descriptor::with_room;
 use crate::uffd::fault_address::FaultAddress;
 
 const API: u64 = 0xAA;
@@ -387,8 +387,9 @@ impl Uffd {
     ///
     /// # Errors
     /// Those after which no try succeeds: a fork brings a descriptor, for which the limit of them
-    /// leaves no room (`EMFILE`, also if the soft limit were the hard one; `ENFILE`), this
-    /// descriptor is closed (`EBADF`), or a filter of system calls forbids it.
+    /// leaves no room (`EMFILE`, also if the soft limit were the hard one, and without the spare
+    /// descriptor; `ENFILE`), this descriptor is closed (`EBADF`), or a filter of system calls
+    /// forbids it.
     pub fn read(&self, mut sink: impl FnMut(Message)) -> Result<usize, Errno> {
         let mut batch = [RawMessage { event: 0, reserved: [0; 7], arg: [0; 3] }; BATCH];
         // SAFETY: RawMessage is plain old data without padding; any bytes are valid, and the slice
@@ -396,11 +397,7 @@ impl Uffd {
         let bytes = unsafe {
             std::slice::from_raw_parts_mut(batch.as_mut_ptr().cast::<u8>(), size_of::<[RawMessage; BATCH]>())
         };
-        let len = match rustix::io::read(&self.fd, &mut *bytes) {
-            Err(Errno::MFILE) => with_most_descriptors(|| rustix::io::read(&self.fd, bytes)),
-            read => read,
-        };
-        let len = match len {
+        let len = match with_room(|| rustix::io::read(&self.fd, &mut *bytes)) {
             Ok(len) => len,
             // None is there, or the kernel has no memory for a fork's descriptor yet.
             Err(Errno::AGAIN | Errno::INTR | Errno::NOMEM) => return Ok(0),
@@ -487,18 +484,6 @@ unsafe impl ioctl::Ioctl for NewDescriptor {
 #[must_use]
 pub fn to_io_error(errno: Errno) -> io::Error {
     io::Error::from_raw_os_error(errno.raw_os_error())
-}
-
-/// Calls `body` while the process may have as many descriptors as its hard limit allows: a program
-/// that has set itself a low one forks all the same. The program may see that limit for a moment,
-/// and one that it sets in that moment is undone; the reader of events holds the gate, so that no
-/// two do this at once.
-fn with_most_descriptors<T>(body: impl FnOnce() -> T) -> T {
-    let limit = getrlimit(Resource::Nofile);
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
-    let result = body();
-    let _ = setrlimit(Resource::Nofile, limit);
-    result
 }
 
 #[cfg(test)]

@@ -193,7 +193,7 @@ impl fmt::Display for StartError {
             }
             Self::AddressSpace(errno) => write!(
                 f,
-                "could not reserve the address space of the arenas ({errno}); raise or lift `ulimit -v` and `ulimit -d`, \
+                "could not reserve the address space of the arenas ({errno}); raise or lift `ulimit -v`, \
                  and check vm.overcommit_memory and vm.max_map_count"
             ),
             Self::DescriptorLimit(errno) => {
@@ -222,7 +222,7 @@ impl fmt::Display for StartError {
             ),
             Self::Threads(errno @ ENOMEM) => write!(
                 f,
-                "could not get memory for the engine's threads ({errno}); raise or lift `ulimit -v` and `ulimit -d`"
+                "could not get memory for the engine's threads ({errno}); raise or lift `ulimit -v`"
             ),
             Self::Threads(errno) => {
                 write!(f, "could not start the engine's threads ({errno}); raise `ulimit -u` or the pids limit by 16")

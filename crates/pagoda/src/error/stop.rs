@@ -109,7 +109,7 @@ impl fmt::Display for StopReason {
         match self {
             Self::StoreFull => f.write_str(
                 "memory was needed, the store was full and nothing could be evicted, so the process was ended; raise the \
-                 budget, or the limit of the store's file if its disk has room for more",
+                 budget, or the limit of the store's file (`ulimit -f` is one, too) if its disk has room for more",
             ),
             Self::StoreWrite(errno) => write!(
                 f,
@@ -148,8 +148,8 @@ impl fmt::Display for StopReason {
                  please report this",
             ),
             Self::EngineMemory => f.write_str(
-                "the engine could not get memory for its own tables, so the process was ended; raise or lift `ulimit -v` \
-                 and `ulimit -d`, or raise vm.max_map_count",
+                "the engine could not get memory for its own tables, so the process was ended; raise or lift `ulimit -v`, \
+                 or raise vm.max_map_count",
             ),
             Self::PinsFull => f.write_str(
                 "it has more threads and robust mutexes than the 32,768 that can be kept in memory, so the process was ended; \

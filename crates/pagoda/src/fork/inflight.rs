@@ -8,6 +8,7 @@
 use std::sync::atomic::Ordering;
 
 use pagoda_core::fork::in_progress::{Begin, Forking};
+use pagoda_linux::process::spare_descriptor::has_room;
 use pagoda_linux::process::thread::{now_ns, ran_ns, sleep_us};
 
 use crate::engine::Engine;
@@ -21,8 +22,8 @@ pub enum Fork {
     Passes,
     /// The kernel will tell of it, and the child is given the pages that it lacks.
     Announced,
-    /// The kernel does not tell of it, and children would lack memory: everything has to be
-    /// released before.
+    /// The kernel does not tell of it, or can't for want of a descriptor, and children would lack
+    /// memory: everything has to be released before.
     Unknown,
 }
 
@@ -32,7 +33,7 @@ impl Engine {
         loop {
             let word = Forking::from_bits(self.forking.load(Ordering::SeqCst));
             let (next, fork) = match word.begin() {
-                Begin::Announced(_) if !self.fork_events => return Fork::Unknown,
+                Begin::Announced(_) if !self.fork_events || !has_room() => return Fork::Unknown,
                 Begin::Announced(next) => (next, Fork::Announced),
                 Begin::Passes(next) => (next, Fork::Passes),
                 Begin::Waits => {

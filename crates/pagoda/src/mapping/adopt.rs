@@ -18,6 +18,7 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::mem::own_memory::{is_own, not_own};
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::mem::unforked::{Calls, UnforkedReader};
+use pagoda_linux::process::spare_descriptor::has_room;
 use pagoda_linux::process::thread::yield_now;
 use pagoda_linux::procfs::pagemap::PagemapScanner;
 use pagoda_linux::uffd::Errno as KernelErrno;
@@ -286,6 +287,10 @@ impl Engine {
                 }
                 // A range that is gone meanwhile is not registered any more either.
                 let _ = self.space.unregister(range);
+            }
+            // A fork would wait for good for its event to be read.
+            if self.fork_events && !has_room() {
+                self.space.remove_doorbell();
             }
             break;
         }
