@@ -11,7 +11,7 @@
 //!
 //! This module must never let such a call begin while anything is missing.
 
-use std::ffi::{c_int, c_ulong, c_void};
+use std::ffi::{c_char, c_int, c_ulong, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -256,4 +256,12 @@ pub unsafe extern "C" fn __lsan_do_recoverable_leak_check() -> c_int {
     }
     // SAFETY: `real` found the function of this name behind this library, which has this type.
     unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> c_int>(real)() }
+}
+
+/// Options of AddressSanitizer's shared runtime, which asks for them before it looks for itself at
+/// the head of the list of libraries. Behind this library it works as well; the process runs
+/// unmanaged. A program that defines this function itself is asked in place of this library.
+#[unsafe(no_mangle)]
+pub extern "C" fn __asan_default_options() -> *const c_char {
+    c"verify_asan_link_order=0".as_ptr()
 }

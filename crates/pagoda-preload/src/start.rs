@@ -22,7 +22,7 @@ use pagoda::error::{Errno, StartError, StopReason};
 use pagoda::process::ProcessEngine;
 use pagoda::stats::counters::{Counter, Counters, Status};
 use pagoda::tree::{Member, Tree};
-use pagoda_core::budget::shares;
+use pagoda_core::budget::{self, shares};
 use pagoda_core::size::Bytes;
 use pagoda_linux::arena::Adoption;
 use pagoda_linux::mem::own_memory::{declare_library_data, forget_what_parents_have};
@@ -40,8 +40,9 @@ use pagoda_linux::process::thread::{
 };
 use pagoda_linux::process::valgrind::is_in_valgrind;
 use pagoda_linux::procfs::proportional::AnonReader;
+use pagoda_linux::procfs::statm::StatmReader;
 
-use crate::c_library::is_glibc;
+use crate::c_library::{is_defined, is_glibc};
 use crate::{end, fork, give_way, mutexes};
 
 /// Pagoda's own failures, as for env(1) and nohup(1).
@@ -199,6 +200,7 @@ extern "C" fn construct(_: c_int, _: *const Text, environment: *const Text) {
         return begin(tree, Start::WhenGrown);
     }
     end::remember(member, &path);
+    EXPECTS_SHADOW_MEMORY.store(is_defined(c"__msan_init"), Ordering::Release);
     let counters = member.counters();
     // Before the thread that changes it: the loop below waits for that.
     counters.set(Counter::Status, Status::Small as u64);
@@ -382,6 +384,10 @@ fn manage(config: &Config, member: Member, held: Bytes, offer: Option<Offer>) ->
     if !crate::HEAP.grow() {
         return Err(StartError::AddressSpace(Errno::NONE));
     }
+    // A child takes over from a parent that was managed.
+    if offer.is_none() && has_shadow_memory() {
+        return Err(StartError::ShadowMemory);
+    }
     // SAFETY: `pagoda run` was asked to have this program's memory managed. Adopted memory is
     // private anonymous memory by the kernel's own list, without this library's mappings, so that
     // no memory of a fault handler is among it.
@@ -433,6 +439,18 @@ fn manage(config: &Config, member: Member, held: Bytes, offer: Option<Offer>) ->
     HAS_ALL.store(true, Ordering::Release);
     watcher.run();
     Ok(())
+}
+
+/// Whether the program will reserve the tables of a sanitizer, after the constructors of libraries.
+static EXPECTS_SHADOW_MEMORY: AtomicBool = AtomicBool::new(false);
+
+/// Whether a sanitizer's runtime has reserved its tables, or will. All do so before `main`.
+fn has_shadow_memory() -> bool {
+    if EXPECTS_SHADOW_MEMORY.load(Ordering::Acquire) {
+        return true;
+    }
+    let read = StatmReader::new().and_then(|reader| reader.read());
+    read.is_ok_and(|statm| statm.data_bytes as u64 >= budget::DATA_MOST.get())
 }
 
 /// Fail stop: the reason is in the tree file, where `pagoda run` reads it.

@@ -87,6 +87,7 @@ fn told(failure: &Failure) -> String {
         // For any file that was to be opened: the message is about descriptors then.
         Failure::Start(error) if DESCRIPTOR_LIMITS.contains(&error.errno()) => "",
         Failure::Start(StartError::BudgetBelowMinimum) => " (--memory)",
+        Failure::Start(StartError::ShadowMemory) => " (--best-effort)",
         Failure::Start(StartError::ZonesUnfit | StartError::ZoneNode(_)) => " (--zone)",
         Failure::Start(StartError::StoreDirectory(_)) => " (--store-dir, --file-limit)",
         Failure::Start(StartError::StoreDirectoryInMemory | StartError::StoreDirectIo(_)) => " (--store-dir)",

@@ -17,4 +17,5 @@ mod raw_advice;
 mod reasons;
 mod replaced;
 mod rights;
+mod sanitizers;
 mod symbols;

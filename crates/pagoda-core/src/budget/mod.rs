@@ -25,6 +25,10 @@ const STORE_SHARE_LEAST: u64 = 8;
 /// pages that reclaim evicts at once and keeps ready, and the rest for the working set.
 const WORKING_LEAST: Bytes = Bytes::mib(4);
 
+/// The writable address space from which on a program can't be managed: shadow memory of a
+/// sanitizer begins at some TiB. The engine's tables grow with it, by an eight-thousandth.
+pub const DATA_MOST: Bytes = Bytes::gib(1024);
+
 /// The most that compressed pages may ever take of `budget`.
 #[must_use]
 pub fn store_most(budget: Bytes) -> Bytes {

@@ -22,6 +22,8 @@ pub struct Statm {
     pub resident_bytes: usize,
     /// The part of it that is page cache of files, or shared memory.
     pub file_and_shared_bytes: usize,
+    /// Address space that is private and writable, or a stack, touched or not.
+    pub data_bytes: usize,
 }
 
 impl Statm {
@@ -104,7 +106,9 @@ pub(crate) fn read_start<'a>(file: &OwnedFd, buffer: &'a mut [u8]) -> io::Result
 fn parse_statm(text: &[u8]) -> Option<Statm> {
     let mut fields = text.trim_ascii().split(|byte| *byte == b' ');
     let mut bytes = || decimal(fields.next()?)?.checked_mul(OS_PAGE);
-    Some(Statm { size_bytes: bytes()?, resident_bytes: bytes()?, file_and_shared_bytes: bytes()? })
+    let (size_bytes, resident_bytes, file_and_shared_bytes) = (bytes()?, bytes()?, bytes()?);
+    let [_text, _library, data_bytes] = [bytes()?, bytes()?, bytes()?];
+    Some(Statm { size_bytes, resident_bytes, file_and_shared_bytes, data_bytes })
 }
 
 /// The line `RssAnon:     1234 kB`, whole.

@@ -32,4 +32,4 @@ mod calls;
 mod memory;
 mod symbols;
 
-pub use symbols::{is_glibc, next};
+pub use symbols::{is_defined, is_glibc, next};

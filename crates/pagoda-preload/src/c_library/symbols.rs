@@ -84,6 +84,11 @@ pub fn next(name: &CStr) -> *mut c_void {
     find(name, true)
 }
 
+/// Whether any object of the process defines `name` for others.
+pub fn is_defined(name: &CStr) -> bool {
+    !find(name, false).is_null()
+}
+
 /// The objects, from the program on.
 fn objects() -> impl Iterator<Item = &'static LinkMap> {
     // SAFETY: the dynamic linker's own data, which is there as long as the process, if it is there

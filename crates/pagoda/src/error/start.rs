@@ -58,6 +58,8 @@ pub enum StartError {
     ZoneNode(Errno),
     /// The file by which a library's manager is seen could not be made.
     Publish(Errno),
+    /// The program has writable memory of a size that only the shadow memory of a sanitizer has.
+    ShadowMemory,
 }
 
 impl StartError {
@@ -88,6 +90,7 @@ impl StartError {
             Self::ZonesUnfit => 20,
             Self::ZoneNode(_) => 21,
             Self::Publish(_) => 22,
+            Self::ShadowMemory => 23,
         }
     }
 
@@ -115,7 +118,8 @@ impl StartError {
             | Self::Configuration
             | Self::LibrarySymbol
             | Self::RemoteStoreUnfit
-            | Self::ZonesUnfit => Errno::NONE,
+            | Self::ZonesUnfit
+            | Self::ShadowMemory => Errno::NONE,
         }
     }
 
@@ -144,6 +148,7 @@ impl StartError {
             20 => Self::ZonesUnfit,
             21 => Self::ZoneNode(errno),
             22 => Self::Publish(errno),
+            23 => Self::ShadowMemory,
             _ => return None,
         })
     }
@@ -261,6 +266,11 @@ impl fmt::Display for StartError {
                 f,
                 "a zone's memory can't be bound to its NUMA node ({errno}); name a node that this machine has and that has \
                  memory (/sys/devices/system/node), and that this process may use"
+            ),
+            Self::ShadowMemory => f.write_str(
+                "the program has over 1 TiB of writable memory from its start, as AddressSanitizer, ThreadSanitizer and \
+                 MemorySanitizer reserve for their tables, which the engine can't keep account of; use a build without \
+                 -fsanitize=address, thread or memory, or run it without a budget",
             ),
             Self::Publish(errno) => write!(
                 f,
