@@ -22,6 +22,7 @@ use pagoda_core::size::Bytes;
 use pagoda_core::zone::ZonePolicy;
 use pagoda_linux::mem::secret::Secret;
 use pagoda_linux::process::child::{self, Inherited};
+use rustix::process::{Resource, getrlimit};
 
 use crate::doctor;
 use crate::output_file::OutputFile;
@@ -197,11 +198,18 @@ fn prepare(args: &RunArgs, run: &Run, remote: Option<RemoteAddress>) -> Result<M
         zones: args.zone.clone(),
         zone_policy: args.zone_policy,
         trace: trace.as_ref().map(Trace::path),
+        is_address_limited: is_address_limited(),
     };
     fits(&config)?;
     // Said even with --quiet: it differs from the request.
     smaller.iter().for_each(crate::say);
     Ok(Managed { preload, tree, config, _password: password, trace })
+}
+
+/// Whether this command has a limit of address space, which the program inherits.
+fn is_address_limited() -> bool {
+    let limit = getrlimit(Resource::As);
+    limit.current.or(limit.maximum).is_some()
 }
 
 /// Whether a managed process can keep the configuration, with the password in it.

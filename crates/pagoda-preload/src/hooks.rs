@@ -29,7 +29,7 @@ type Madvise = unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int;
 
 /// The real functions: found once, before the program can call a hook on purpose.
 static REAL: [AtomicPtr<c_void>; NAMES.len()] = [const { AtomicPtr::new(std::ptr::null_mut()) }; NAMES.len()];
-const NAMES: [&CStr; 28] = [
+const NAMES: [&CStr; 34] = [
     c"pthread_create",
     c"pthread_mutex_init",
     c"pthread_mutex_destroy",
@@ -59,6 +59,13 @@ const NAMES: [&CStr; 28] = [
     c"__errno_location",
     c"__register_atfork",
     c"__cxa_atexit",
+    // Of `limits`.
+    c"setrlimit",
+    c"setrlimit64",
+    c"getrlimit",
+    c"getrlimit64",
+    c"prlimit",
+    c"prlimit64",
 ];
 
 /// The place of `pthread_mutexattr_getrobust` in [`NAMES`].

@@ -16,6 +16,7 @@ mod give_way;
 mod hooks;
 mod ids;
 mod lend;
+mod limits;
 mod lock;
 mod mutexes;
 mod start;

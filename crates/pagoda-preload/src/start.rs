@@ -43,7 +43,7 @@ use pagoda_linux::procfs::proportional::AnonReader;
 use pagoda_linux::procfs::statm::StatmReader;
 
 use crate::c_library::{is_defined, is_glibc};
-use crate::{end, fork, give_way, mutexes};
+use crate::{end, fork, give_way, limits, mutexes};
 
 /// Pagoda's own failures, as for env(1) and nohup(1).
 const OWN_FAILURE: u8 = 125;
@@ -181,6 +181,9 @@ extern "C" fn construct(_: c_int, _: *const Text, environment: *const Text) {
     config.keep_password();
     if !CONFIG.keep(config.to_env().as_bytes()) {
         exit_process(OWN_FAILURE);
+    }
+    if !config.is_address_limited {
+        limits::allow(config.budget);
     }
     let _ = TREE.set(tree);
     // Both have to be done on a thread of the program, and the first before others are there: the

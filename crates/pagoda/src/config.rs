@@ -75,6 +75,8 @@ pub struct Config {
     pub zone_policy: ZonePolicy,
     /// The trace, made by its reader; none without a reader.
     pub trace: Option<PathBuf>,
+    /// A limit of address space was set before the tree began: it is not one that the program set.
+    pub is_address_limited: bool,
 }
 
 impl Config {
@@ -96,6 +98,7 @@ impl Config {
             zones: Vec::new(),
             zone_policy: ZonePolicy::default(),
             trace: None,
+            is_address_limited: false,
         }
     }
 }
@@ -154,9 +157,10 @@ const REMOTE_PASSWORD: &str = "remote-password";
 const ZONES: &str = "zones";
 const ZONE_POLICY: &str = "zone-policy";
 const TRACE: &str = "trace";
+const ADDRESS_LIMITED: &str = "address-limited";
 
 /// Every field's name; the order is the one they are written in.
-const FIELDS: [&str; 14] = [
+const FIELDS: [&str; 15] = [
     BUDGET,
     BASE,
     COUNTERS,
@@ -171,6 +175,7 @@ const FIELDS: [&str; 14] = [
     ZONES,
     ZONE_POLICY,
     TRACE,
+    ADDRESS_LIMITED,
 ];
 
 impl Config {
@@ -208,6 +213,9 @@ impl Config {
             text.extend_from_slice(b";trace=");
             escape(path.as_os_str(), &mut text);
         }
+        if self.is_address_limited {
+            text.extend_from_slice(b";address-limited=1");
+        }
         OsString::from_vec(text)
     }
 
@@ -240,6 +248,7 @@ impl Config {
             zones,
             zone_policy,
             trace,
+            address_limited,
         ] = values;
         Ok(Self {
             budget: parse(BUDGET, budget)?,
@@ -261,6 +270,8 @@ impl Config {
                 None => ZonePolicy::default(),
             },
             trace: trace.map(|value| path(TRACE, value)).transpose()?,
+            is_address_limited: address_limited
+                .map_or(Ok(false), |value| flag(ADDRESS_LIMITED, Some(value)))?,
             zones: zones.map_or(Ok(Vec::new()), |list| {
                 list.split(|&byte| byte == b',').map(|zone| parse(ZONES, Some(zone))).collect()
             })?,

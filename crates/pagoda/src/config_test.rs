@@ -9,7 +9,7 @@ fn config(
     store: Vec<u8>,
     budget: u64,
     file: u64,
-    [best_effort, fetch_ahead, io_uring]: [bool; 3],
+    [best_effort, fetch_ahead, io_uring, is_address_limited]: [bool; 4],
 ) -> Config {
     let path = |bytes| PathBuf::from(OsString::from_vec(bytes));
     Config {
@@ -21,6 +21,7 @@ fn config(
         best_effort,
         fetch_ahead,
         io_uring,
+        is_address_limited,
         ..Config::library()
     }
 }
@@ -30,7 +31,7 @@ proptest! {
     fn any_path_comes_back_as_it_went(
         counters in proptest::option::of(proptest::collection::vec(1u8.., 1..40)),
         store in proptest::collection::vec(1u8.., 1..40),
-        budget: u64, file: u64, flags: [bool; 3], remote in proptest::option::of("[ -~]{1,9}"), remote_limit: u64,
+        budget: u64, file: u64, flags: [bool; 4], remote in proptest::option::of("[ -~]{1,9}"), remote_limit: u64,
         zones in proptest::collection::vec("[a-z]{1,9}=[0-9]{1,9}(|@remote|@node[0-9]{1,5})", 0..4),
         trace in proptest::option::of("/[ -~]{1,9}"), password in proptest::option::of("/[ -~]{1,9}"),
     ) {
@@ -59,7 +60,7 @@ proptest! {
 #[test]
 fn a_password_is_read_where_it_is_and_kept_by_its_reader() {
     let secret = pagoda_linux::mem::secret::Secret::create(c"a-test's", b"sesame").expect("memory");
-    let mut config = config(None, b"/s".to_vec(), 1, 2, [false; 3]);
+    let mut config = config(None, b"/s".to_vec(), 1, 2, [false; 4]);
     config.remote = Some("redis://127.0.0.1:6379".parse().expect("an address"));
     config.remote_password = Some(secret.path());
     let text = config.to_env().into_string().expect("UTF-8");

@@ -36,6 +36,20 @@ fn a_limit_of_data_counted_the_engines_address_space() {
 }
 
 #[test]
+fn a_limit_of_addresses_counted_the_engines() {
+    let Some(program) = Program::build("limits", &[]) else { return };
+    let (native, _) = gets_the_same(&program, &["AS", "300M"]);
+    assert!(words(&native).contains("mmap: granted"), "{}", said(&native));
+    // The limit of a program goes with it, and is read as it was set, also by another program.
+    let script = "ulimit -v 307200; ulimit -v; exec \"$@\"";
+    let by = ["sh", "-c", script, "sh"].into_iter().map(Into::into).chain([program.path().into()]);
+    let by = by.chain(["CORE", "0"].map(Into::into));
+    let executed = output(&mut Program::managed_command(&["--quiet", "--memory", "48M"], by));
+    let expected = format!("307200\n{}", words(&native));
+    assert_eq!(words(&executed), expected, "{}", said(&executed));
+}
+
+#[test]
 fn a_fork_with_few_descriptors_ended_the_parent() {
     let Some(program) = Program::build("limits", &[]) else { return };
     for limit in ["0", "1", "3", "4", "8", "10", "16"] {

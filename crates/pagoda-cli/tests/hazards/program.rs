@@ -1,5 +1,6 @@
 //! Building a program in C, and running it natively and under `pagoda run` with an end to its time.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -61,6 +62,13 @@ impl Program {
         let mut command = limited();
         command.args(by).arg(env!("CARGO_BIN_EXE_pagoda")).arg("run").args(options).arg("--");
         command.arg(self.path()).args(arguments);
+        command
+    }
+
+    /// `pagoda run` of any command with these options.
+    pub fn managed_command(options: &[&str], words: impl Iterator<Item = OsString>) -> Command {
+        let mut command = limited();
+        command.arg(env!("CARGO_BIN_EXE_pagoda")).arg("run").args(options).arg("--").args(words);
         command
     }
 

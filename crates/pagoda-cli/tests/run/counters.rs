@@ -115,6 +115,7 @@ fn the_program_is_told_its_configuration() {
         zones: Vec::new(),
         zone_policy: pagoda::ZonePolicy::Fair,
         trace: None,
+        is_address_limited: false,
     };
     assert_eq!(config, expected);
     assert_eq!(Config::from_env(config.to_env().as_bytes()), Ok(expected));

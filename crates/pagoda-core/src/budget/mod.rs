@@ -29,6 +29,13 @@ const WORKING_LEAST: Bytes = Bytes::mib(4);
 /// sanitizer begins at some TiB. The engine's tables grow with it, by an eight-thousandth.
 pub const DATA_MOST: Bytes = Bytes::gib(1024);
 
+/// Address space that an engine may take at most: arenas of twice the budget, the store's room, and
+/// the rest for tables, stacks, the heap and the library itself.
+#[must_use]
+pub fn addresses_most(budget: Bytes) -> Bytes {
+    Bytes::new(budget.get().saturating_mul(3)).saturating_add(Bytes::mib(64))
+}
+
 /// The most that compressed pages may ever take of `budget`.
 #[must_use]
 pub fn store_most(budget: Bytes) -> Bytes {
