@@ -12,6 +12,7 @@ mod last_thread;
 mod limits;
 mod memory_group;
 mod noexec;
+mod preloaded;
 mod program;
 mod raw_advice;
 mod reasons;
