@@ -230,6 +230,7 @@ fn store_error(error: &OpenError) -> StartError {
         OpenError::MemoryLimit { .. } => StartError::BudgetBelowMinimum,
         OpenError::FileLimit { .. } => StartError::StoreDirectory(Errno(27)),
         OpenError::Reserve { source, .. } => StartError::AddressSpace(Errno::from(source)),
+        OpenError::Random { source } => StartError::RandomNumbers(Errno::from(source)),
         OpenError::File(DirectFileError::Create { source, .. }) => {
             StartError::StoreDirectory(Errno::from(source))
         }

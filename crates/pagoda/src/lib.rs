@@ -105,6 +105,7 @@ pub use region::{AccessError, ForeignMemory, PageOutError, Region, RegionBuilder
 mod assemble;
 mod clear;
 pub mod config;
+mod crypto;
 mod engine;
 pub mod error;
 mod fault;

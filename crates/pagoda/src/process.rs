@@ -186,12 +186,7 @@ impl PreparedEngine {
     /// The parent is gone, or there is no room: this process can't go on.
     pub fn take_over(&mut self, stream: Stream, lent: Option<Lent>) -> io::Result<()> {
         let mut present = PagemapScanner::new()?;
-        let stream = Arc::new(stream);
-        if lent.is_some_and(|lent| !self.engine.store.borrow_from(lent, &stream)) {
-            // Both have one configuration: where the one has a file, so has the other.
-            return Err(io::ErrorKind::InvalidData.into());
-        }
-        self.engine.take_over(&stream, &mut present, &mut Scratch::new(self.engine.base))
+        self.engine.take_over(&Arc::new(stream), lent, &mut present, &mut Scratch::new(self.engine.base))
     }
 
     /// Ends this process for a reason that its counters tell.

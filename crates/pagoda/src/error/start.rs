@@ -60,6 +60,8 @@ pub enum StartError {
     Publish(Errno),
     /// The program has writable memory of a size that only the shadow memory of a sanitizer has.
     ShadowMemory,
+    /// The kernel gave no random numbers for secret keys.
+    RandomNumbers(Errno),
 }
 
 impl StartError {
@@ -91,6 +93,7 @@ impl StartError {
             Self::ZoneNode(_) => 21,
             Self::Publish(_) => 22,
             Self::ShadowMemory => 23,
+            Self::RandomNumbers(_) => 24,
         }
     }
 
@@ -110,7 +113,8 @@ impl StartError {
             | Self::RemoteStore(errno)
             | Self::FaultSignal(errno)
             | Self::ZoneNode(errno)
-            | Self::Publish(errno) => errno,
+            | Self::Publish(errno)
+            | Self::RandomNumbers(errno) => errno,
             Self::UserModeOnly
             | Self::MoveMissing
             | Self::BudgetBelowMinimum
@@ -149,6 +153,7 @@ impl StartError {
             21 => Self::ZoneNode(errno),
             22 => Self::Publish(errno),
             23 => Self::ShadowMemory,
+            24 => Self::RandomNumbers(errno),
             _ => return None,
         })
     }
@@ -276,6 +281,10 @@ impl fmt::Display for StartError {
                 f,
                 "could not make the file by which the manager is seen ({errno}); set XDG_RUNTIME_DIR to a directory that can be \
                  written, or don't publish"
+            ),
+            Self::RandomNumbers(errno) => write!(
+                f,
+                "could not draw secret keys for what is stored ({errno}); let the filter of system calls pass getrandom(2)"
             ),
         }
     }

@@ -66,7 +66,9 @@ impl FileRegionBuilder {
             usize::try_from(len).ok().and_then(|len| len.checked_next_multiple_of(engine.base.bytes()));
         let memory = RegionMemory::map(rounded.ok_or_else(|| no_space(Errno(12)))?)
             .map_err(|error| no_space(Errno::from(&error)))?;
-        let file = Arc::new(PageFile::new(file, state, engine.entry_bytes(), access.write));
+        let file = PageFile::new(file, state, engine.entry_bytes(), access.write)
+            .map_err(|error| MapFileError::Random { errno: Errno::from(&error) })?;
+        let file = Arc::new(file);
         engine.manage_file(memory.range(), &file)?;
         engine.file_regions.fetch_add(1, Ordering::AcqRel);
         let inner = Arc::new(Inner::new(shared, file, memory));

@@ -72,6 +72,12 @@ pub enum MapFileError {
         /// The kernel's error.
         errno: Errno,
     },
+    /// The kernel gave no random numbers, which the digests of what the file holds need.
+    #[error("can't draw a secret key ({errno}); let the filter of system calls pass getrandom(2)")]
+    Random {
+        /// What the kernel said.
+        errno: Errno,
+    },
     /// The manager is of another process.
     #[error(transparent)]
     OtherProcess(#[from] OtherProcess),

@@ -1,16 +1,15 @@
 //! A file as pages: the content that it holds of each entry, and which pages are out of date or
 //! lost.
 //!
-//! A digest of each OS page tells the file's content, taken when it was read or written. So a page
-//! is *dirty* if it differs from the file, whichever thread wrote it and by whatever address, and a
-//! clean one is dropped without a write. A file mapped to be read has no digests: its pages are
-//! always dropped.
+//! What the file holds of each OS page is known by a digest with a secret key, taken when it was read or written. So a page is *dirty* if it
+//! differs from the file, whoever wrote it and by whatever address, and one that is clean is dropped without a write. What is
+//! mapped to be read has no digests: it is always dropped.
 //!
 //! A page that could not be read is *lost* for as long as the file is mapped: a reader gets an
 //! error, and never earlier content. The caller has the busy bit of the entry. This module must
 //! never take failed I/O for content, write beyond the file's end, or know an address.
 
-use std::io::IoSliceMut;
+use std::io::{self, IoSliceMut};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -22,8 +21,8 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::io::mapped_file::{FileState, MappedFile};
 use pagoda_linux::mem::words::zeroed_words;
 use pagoda_linux::uffd::Errno as KernelErrno;
-use twox_hash::XxHash3_64;
 
+use crate::crypto::digest::Digester;
 use crate::error::Errno;
 use crate::file::dirty_map::Dirty;
 use crate::file::orders::Orders;
@@ -78,8 +77,7 @@ pub(crate) struct PageFile {
     writable: bool,
     /// The digest of each OS page in the file; 0 if it is not known. None if it is only read.
     digests: Arc<[AtomicU64]>,
-    /// The seed of digests, so that two pages of one digest can't be made on purpose.
-    seed: u64,
+    digester: Digester,
     /// OS pages that could not be read.
     lost: PageSet,
     /// Why the first of them could not.
@@ -99,12 +97,17 @@ pub(crate) struct PageFile {
 }
 
 impl PageFile {
-    pub(super) fn new(file: MappedFile, state: FileState, entry_bytes: usize, writable: bool) -> Self {
+    pub(super) fn new(
+        file: MappedFile,
+        state: FileState,
+        entry_bytes: usize,
+        writable: bool,
+    ) -> io::Result<Self> {
         let len = state.len;
         let pages = len.div_ceil(OS_PAGE as u64);
         let digests = if writable { pages } else { 0 };
         let entries = len.div_ceil(entry_bytes as u64);
-        Self {
+        Ok(Self {
             file,
             len,
             end: AtomicU64::new(len),
@@ -112,7 +115,7 @@ impl PageFile {
             entry_bytes,
             writable,
             digests: zeroed_words(Bytes::new(digests).as_usize()),
-            seed: pagoda_linux::process::child::random_u64(),
+            digester: Digester::random()?,
             lost: PageSet::new(zeroed_words(Bytes::new(PageSet::words_for(pages)).as_usize())),
             why_lost: AtomicI32::new(0),
             untold: AtomicI32::new(0),
@@ -125,7 +128,7 @@ impl PageFile {
             ahead_bytes: AtomicU64::new(0),
             #[cfg(test)]
             failing: super::failing_test::Failing::default(),
-        }
+        })
     }
 
     pub(super) fn len(&self) -> u64 {
@@ -215,7 +218,7 @@ impl PageFile {
     }
 
     fn digest(&self, content: &[u8]) -> u64 {
-        XxHash3_64::oneshot_with_seed(self.seed, content).max(1)
+        self.digester.of(content)
     }
 
     /// The OS pages of an entry that the file has something of: their number, and their bytes.

@@ -1,68 +1,49 @@
 //! The places of the blocks of a packed page in the file, and a digest of each. So one block can be
 //! read alone, and a written one is told from a clean one without reading the file.
 //!
-//! They are noted when the page goes to the file or is read from there, and hold for as long as the
-//! object has its number. Packing is a function of the content: equal blocks have equal digests,
-//! and two different ones the same once in 2^64. A block without a note is not known. This module
-//! must never tell a block's digest that was noted of another object: a number that is given out
-//! anew is forgotten first.
+//! They are noted when the page goes to the file or comes from there, and hold for as long as the object has its number. Packing
+//! is a function of the content, so that an equal block has an equal digest, by the store's own key ([`crate::crypto::digest`]). A block
+//! that is not noted is not known. This module must never tell of a block what was noted of another object: a number is forgotten
+//! before it is given out anew.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagoda_linux::codec::pack::{BLOCK, header_bytes};
-use twox_hash::XxHash3_64;
 
+use crate::crypto::digest::Digester;
 use crate::store::slab_table::ByNumber;
 
 /// Lengths in a word.
 const LENGTHS: usize = 4;
-
-/// The seed of digests: random, the same for all stores of a process and, by its inherited memory,
-/// of the children that it forks. So children can use the notes of their parent.
-static SEED: AtomicU64 = AtomicU64::new(0);
-
-/// That seed. Never waits: a child of a fork has no thread of its parent's that could be waited
-/// for.
-pub(super) fn seed() -> u64 {
-    let drawn = pagoda_linux::process::child::random_u64().max(1);
-    SEED.compare_exchange(0, drawn, Ordering::Relaxed, Ordering::Relaxed).map_or_else(|seed| seed, |_| drawn)
-}
 
 /// Digests and lengths of packed blocks, by object: a digest for each block, and then the lengths.
 pub(super) struct BlockDigests {
     records: ByNumber<AtomicU64>,
     page: usize,
     blocks: usize,
-    seed: u64,
 }
 
 impl BlockDigests {
     /// For pages of so many bytes.
-    pub fn new(page: usize, seed: u64) -> Self {
+    pub fn new(page: usize) -> Self {
         let blocks = page / BLOCK;
-        Self { records: ByNumber::new(blocks + blocks.div_ceil(LENGTHS)), page, blocks, seed }
-    }
-
-    /// Of a packed block. Never 0, which says that there is none.
-    pub fn digest(&self, packed: &[u8]) -> u64 {
-        XxHash3_64::oneshot_with_seed(self.seed, packed).max(1)
+        Self { records: ByNumber::new(blocks + blocks.div_ceil(LENGTHS)), page, blocks }
     }
 
     /// Notes the packed blocks of an object, in the order of its page.
-    pub fn note<'a>(&self, id: u32, packed: impl Iterator<Item = &'a [u8]>) {
+    pub fn note<'a>(&self, id: u32, packed: impl Iterator<Item = &'a [u8]>, digester: &Digester) {
         let record = self.records.ensure(id);
         let (digests, lengths) = record.split_at(self.blocks);
         lengths.iter().for_each(|lengths| lengths.store(0, Ordering::Relaxed));
         for (block, (digest, packed)) in digests.iter().zip(packed).enumerate() {
-            digest.store(self.digest(packed), Ordering::Relaxed);
+            digest.store(digester.of(packed), Ordering::Relaxed);
             let length = (packed.len() as u64) << (block % LENGTHS * 16);
             lengths[block / LENGTHS].fetch_or(length, Ordering::Relaxed);
         }
     }
 
-    /// The notes of an object, as [`words`](Self::words) words, for a store of the same seed:
-    /// zeroes if there are none.
+    /// What is noted of an object, as [`words`](Self::words) words, for a store with the same key: zeroes if that is nothing.
     pub fn noted(&self, id: u32) -> impl Iterator<Item = u64> {
         let record = self.records.get(id);
         (0..self.words()).map(move |at| record.map_or(0, |record| record[at].load(Ordering::Relaxed)))

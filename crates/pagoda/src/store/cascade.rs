@@ -14,7 +14,7 @@ use pagoda_core::fault::read_cluster::Stretch;
 use pagoda_core::space::extents::{Run, SLOT, Units};
 
 use super::TieredStore;
-use super::file::{Batch, FileTier, Item, place_checksum};
+use super::file::{Batch, FileTier, Item};
 use super::memory::MemoryState;
 use super::objects::{FREED, Kind, MOVING, Queue};
 use super::remote::RemoteTier;
@@ -58,7 +58,7 @@ impl TieredStore {
             self.put_back(file, run, &batch.items, |queue, id| queue.push_youngest(&self.table, id));
             return false;
         }
-        let damaged = self.split_off_damaged(run, batch);
+        let damaged = self.split_off_damaged(file, run, batch);
         let number = if batch.items.is_empty() { None } else { remote.write(batch).ok() };
         self.settle_filed(file, number.map(|number| (remote, number)), run, batch);
         // A fetch of it returns the error. It must not hold up the others.
@@ -89,13 +89,13 @@ impl TieredStore {
         Some(stretch.run())
     }
 
-    /// Takes the damaged objects out of a batch that was read.
-    pub(super) fn split_off_damaged(&self, run: Run, batch: &mut Batch) -> Vec<Item> {
+    /// Takes those out of a batch that was read whose bytes are not what was written.
+    pub(super) fn split_off_damaged(&self, file: &FileTier, run: Run, batch: &mut Batch) -> Vec<Item> {
         let mut whole = 0;
         for index in 0..batch.items.len() {
             let item = batch.items[index];
             let sum = self.table.at(item.id).checksum.load(Ordering::Relaxed);
-            if place_checksum(place(run, &item), batch.bytes_of(&item)) == sum {
+            if file.checksum(place(run, &item), batch.bytes_of(&item)) == Some(sum) {
                 batch.items.swap(whole, index);
                 whole += 1;
             }

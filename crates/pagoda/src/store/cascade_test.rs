@@ -135,7 +135,7 @@ fn a_free_a_read_or_a_promotion_during_a_move_is_right() {
         let run = store.gather_filed(&mut store.memory.lock(), &mut batch).expect("there are some");
         assert_eq!(batch.items.len(), held.len());
         file.read_run(run, &mut batch.buffer).expect("a disk");
-        assert!(store.split_off_damaged(run, &mut batch).is_empty());
+        assert!(store.split_off_damaged(file, run, &mut batch).is_empty());
         let number = is_written.then(|| remote.write(&mut batch).expect("it works"));
         store.free(held[0].0);
         assert_eq!(store.promote(held[1].0, &mut scratch), Ok(false), "its mover was first");
@@ -236,7 +236,7 @@ fn a_reader_of_an_object_that_moves_on_never_gets_another() {
             let mut batch = Batch::new(Bytes::gib(1));
             let run = store.gather_filed(&mut store.memory.lock(), &mut batch).expect("there are some");
             file.read_run(run, &mut batch.buffer).expect("a disk");
-            assert!(store.split_off_damaged(run, &mut batch).is_empty());
+            assert!(store.split_off_damaged(file, run, &mut batch).is_empty());
             let number = remote.write(&mut batch).expect("it works");
             store.settle_filed(file, Some((remote, number)), run, &batch);
             let others = AlignedBuffer::new(run.slots as usize * 4096);

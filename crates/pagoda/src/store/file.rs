@@ -12,9 +12,9 @@ use pagoda_core::space::extents::{Extents, Run, SLOT, UNIT, Units};
 use pagoda_linux::io::direct_file::{AlignedBuffer, DirectFile, FileError};
 use pagoda_linux::io::ring::{self, Ring, Transfer};
 use pagoda_linux::process::lock::Lock;
-use twox_hash::XxHash3_64;
 
 use super::{FileConfig, GetError, OpenError};
+use crate::crypto::digest::Digester;
 use crate::store::lease::{Loans, THEIRS};
 
 /// The longest write: large enough that the disk streams, small enough to wait for.
@@ -33,6 +33,8 @@ const DISCARD_MOST: u32 = (4 * BATCH / SLOT) as u32;
 
 pub(super) struct FileTier {
     pub(super) file: DirectFile,
+    /// By which bytes in the file are known to be those that were written there.
+    pub(super) digester: Digester,
     pub(super) extents: Lock<Extents>,
     /// The loans to children, and those of this process's parent.
     pub(super) loans: Loans,
@@ -58,17 +60,6 @@ pub(super) struct FileTier {
 pub(super) const HOLD_READ: u32 = 1;
 #[cfg(test)]
 pub(super) const READ_IS_HELD: u32 = 2;
-
-/// Says which bytes belong at a place: those of another place have another sum even if they are
-/// intact.
-pub(super) fn checksum(place: u64, bytes: &[u8]) -> u64 {
-    XxHash3_64::oneshot_with_seed(place, bytes)
-}
-
-/// The same of bytes in these units, of whosever file.
-pub(super) fn place_checksum(units: Units, bytes: &[u8]) -> u64 {
-    checksum(u64::from(units.first & !THEIRS), bytes)
-}
 
 /// An object in a batch.
 #[derive(Clone, Copy)]
@@ -175,18 +166,20 @@ impl FileTier {
         }
         // Beyond the process's own limit a write would raise a signal, not just fail.
         let limit = config.limit.get().min(DirectFile::length_limit());
-        Ok(Self::over(DirectFile::create_in(&config.directory)?, limit))
+        let file = DirectFile::create_in(&config.directory)?;
+        let digester = Digester::random().map_err(|source| OpenError::Random { source })?;
+        Ok(Self::over(file, limit, digester))
     }
 
-    /// A tier in this file. The part of a limit beyond 512 GiB (the reach of unit numbers) is left
-    /// unused.
-    pub fn over(file: DirectFile, limit_bytes: u64) -> Self {
+    /// A tier in this file. Of a limit beyond 512 GiB (what the unit numbers reach) the rest is left unused.
+    pub fn over(file: DirectFile, limit_bytes: u64, digester: Digester) -> Self {
         let slots =
             |bytes: u64| (bytes / SLOT as u64).min(u64::from(THEIRS / (SLOT / UNIT) as u32 - 1)) as u32;
         let limit_most = slots(DirectFile::length_limit());
         let limit = slots(limit_bytes).min(limit_most);
         Self {
             file,
+            digester,
             extents: Lock::new(Extents::new(limit)),
             loans: Loans::default(),
             limit,
@@ -237,7 +230,8 @@ impl FileTier {
         for piece in &pieces {
             for index in piece.items.clone() {
                 let mut item = batch.items[index];
-                item.checksum = checksum(u64::from(piece.first_unit_of(&item)), batch.bytes_of(&item));
+                let place = u64::from(piece.first_unit_of(&item));
+                item.checksum = self.digester.at(place, batch.bytes_of(&item));
                 batch.items[index] = item;
             }
         }
@@ -328,7 +322,17 @@ impl FileTier {
         self.at_once.store(at_once, Ordering::Relaxed);
     }
 
-    /// Reads an object's bytes into `slots`, and returns their place there if they are undamaged.
+    /// The checksum of bytes in these units, of their own file: the same bytes have another one elsewhere. None if no file that
+    /// they are of is lent.
+    pub fn checksum(&self, units: Units, bytes: &[u8]) -> Option<u64> {
+        let digester = match units.first & THEIRS {
+            0 => &self.digester,
+            _ => &self.lender_keys()?.file,
+        };
+        Some(digester.at(u64::from(units.first & !THEIRS), bytes))
+    }
+
+    /// Reads an object's bytes into `slots`, and returns where they are there if they are what was written.
     pub fn read(
         &self,
         units: Units,
@@ -339,7 +343,11 @@ impl FileTier {
         self.read_run(units.slots(), slots)?;
         let from = units.offset_in_slots();
         let bytes = from..from + len;
-        if place_checksum(units, &slots[bytes.clone()]) == sum { Ok(bytes) } else { Err(GetError::Corrupt) }
+        if self.checksum(units, &slots[bytes.clone()]) == Some(sum) {
+            Ok(bytes)
+        } else {
+            Err(GetError::Corrupt)
+        }
     }
 
     /// Reads bytes `part` of an object through `slots`, and no more slots than hold them. Nothing

@@ -49,6 +49,7 @@ use super::file::FileTier;
 use super::handle::Meaning;
 use super::objects::{DENSE, Kind, NOBODY, Word};
 use super::{Handle, TieredStore};
+use crate::crypto::digest::{Digester, KEY_BYTES};
 
 /// Of a unit's number: it is one of the parent's file. Files end below.
 pub(super) const THEIRS: u32 = 1 << 31;
@@ -73,9 +74,26 @@ impl extent_leases::Borrower for Borrower {
     }
 }
 
-/// The process whose file we read. The stream is kept open so that it can see that we live.
+/// By which a borrower knows what is lent again: content by its parent's digests, bytes in its parent's file by their checksums.
+pub(super) struct LenderKeys {
+    pub content: Digester,
+    pub file: Digester,
+}
+
+impl LenderKeys {
+    fn from_bytes(bytes: &[u8; LENT_KEYS]) -> Self {
+        let key = |at: usize| bytes[at..][..KEY_BYTES].try_into().expect("so many bytes");
+        Self { content: Digester::of_key(key(0)), file: Digester::of_key(key(KEY_BYTES)) }
+    }
+}
+
+/// Bytes of the keys that a borrower gets.
+pub(crate) const LENT_KEYS: usize = 2 * KEY_BYTES;
+
+/// Whose file we read. The stream is kept open for the other side to see that we live.
 struct Lender {
     file: DirectFile,
+    keys: LenderKeys,
     holds: Holds,
     _stream: Arc<Stream>,
 }
@@ -130,8 +148,12 @@ impl FileTier {
         Some((&lender.file, Units { first: units.first & !THEIRS, ..units }))
     }
 
-    /// The objects in all these units are gone. Units that a child holds are held back, and those
-    /// of a parent are released.
+    /// What goes by the keys of the lender of these bytes goes by these; None if nobody has lent anything.
+    pub(super) fn lender_keys(&self) -> Option<&LenderKeys> {
+        self.loans.lender.get().map(|lender| &lender.keys)
+    }
+
+    /// The objects in all these units are gone. What is a child's still is held back, and what is a parent's is let go.
     pub(super) fn release_all(&self, all: &[Units]) {
         let mut lending = self.loans.lending.lock();
         let mut extents = self.extents.lock();
@@ -223,12 +245,22 @@ impl TieredStore {
         Some(sums.into_iter().chain(self.blocks.noted(id)).flat_map(u64::to_ne_bytes).collect())
     }
 
-    /// In a child, before anything is stored: it reads its parent's file from now on. False if it
-    /// has no file of its own, or has a lender already.
+    /// What a borrower needs to know again what is lent: secret to all others.
+    pub(crate) fn lent_keys(&self) -> [u8; LENT_KEYS] {
+        let mut keys = [0; LENT_KEYS];
+        let (content, file) = keys.split_at_mut(KEY_BYTES);
+        content.copy_from_slice(&self.content_digester().key());
+        file.copy_from_slice(&self.file.as_ref().map_or([0; KEY_BYTES], |file| file.digester.key()));
+        keys
+    }
+
+    /// In a child, before anything is stored: it reads its parent's file from now on, and knows what is there by these keys. False
+    /// if it has no file of its own, or has a lender already.
     #[must_use]
-    pub(crate) fn borrow_from(&self, lent: Lent, stream: &Arc<Stream>) -> bool {
+    pub(crate) fn borrow_from(&self, lent: Lent, keys: &[u8; LENT_KEYS], stream: &Arc<Stream>) -> bool {
         let Some(file) = &self.file else { return false };
-        let lender = Lender { file: lent.file, holds: lent.holds, _stream: Arc::clone(stream) };
+        let keys = LenderKeys::from_bytes(keys);
+        let lender = Lender { file: lent.file, keys, holds: lent.holds, _stream: Arc::clone(stream) };
         file.loans.lender.set(lender).is_ok()
     }
 

@@ -45,7 +45,7 @@ fn fork(parent: &TieredStore, held: &Held, store: TieredStore, scratch: &mut Scr
         file: DirectFile::from(number(file.as_fd())),
         holds: Holds::of(number(holds.as_fd())).expect("the same"),
     };
-    assert!(store.borrow_from(lent, &Arc::new(theirs)));
+    assert!(store.borrow_from(lent, &parent.lent_keys(), &Arc::new(theirs)));
     let mut child = Child { store, held: Held::new() };
     for (key, (handle, page)) in held {
         let handle = match parent.lend(*handle, &loan) {

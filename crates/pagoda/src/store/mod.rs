@@ -52,7 +52,7 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::io::direct_file::{DirectFileError, FileError};
 
 pub use handle::Handle;
-pub(crate) use lease::Loan;
+pub(crate) use lease::{LENT_KEYS, Loan};
 pub(crate) use readahead::NEIGHBOURS_MOST;
 pub(crate) use release::Freed;
 pub use remote::{AddressError, RemoteAddress, RemoteError, RemoteOpenError};
@@ -148,6 +148,12 @@ pub enum OpenError {
         /// How much.
         bytes: Bytes,
         /// The kernel's error.
+        source: std::io::Error,
+    },
+    /// The kernel gave no random numbers, which a store needs for its secret keys.
+    #[error("can't draw a store's secret keys: {source}; let the filter of system calls pass getrandom(2)")]
+    Random {
+        /// What it said.
         source: std::io::Error,
     },
     /// The spill file could not be created.
@@ -325,6 +331,8 @@ mod fault_injection;
 mod fault_injection_test;
 #[cfg(test)]
 mod lease_test;
+#[cfg(test)]
+mod secrets_test;
 #[cfg(test)]
 mod spill_test;
 #[cfg(test)]

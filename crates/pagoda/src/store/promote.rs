@@ -140,7 +140,7 @@ impl TieredStore {
     pub(super) fn note_blocks(&self, id: u32, word: Word, bytes: &[u8]) {
         let blocks = || packed_blocks(bytes, self.page_bytes());
         if !word.raw() && !is_dense(bytes) && blocks().all(|block| block.is_some()) {
-            self.blocks.note(id, blocks().flatten());
+            self.blocks.note(id, blocks().flatten(), self.content_digester());
         }
     }
 
@@ -175,7 +175,7 @@ impl TieredStore {
             Err(error) if self.is_still_at(id, word) => return Err(error),
             Err(_) => return Ok(None),
         };
-        let right = self.blocks.digest(bytes) == digest && unpack_block(bytes, into).is_some();
+        let right = self.digest(bytes) == digest && unpack_block(bytes, into).is_some();
         #[cfg(test)]
         self.parts_read.fetch_add(u64::from(right), Ordering::Relaxed);
         Ok(right.then_some(digest))
@@ -195,7 +195,7 @@ impl TieredStore {
         let Scratch { block, lz4, .. } = scratch;
         (offset / BLOCK..).zip(content.chunks(BLOCK)).all(|(number, content)| {
             pack_block(content, block, lz4)
-                .is_some_and(|len| self.blocks.is(id, number, self.blocks.digest(&block[..len])))
+                .is_some_and(|len| self.blocks.is(id, number, self.digest(&block[..len])))
         })
     }
 

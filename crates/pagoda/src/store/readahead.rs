@@ -12,7 +12,6 @@ use std::sync::atomic::Ordering;
 use pagoda_core::fault::read_cluster::Stretches;
 use pagoda_core::space::extents::{SLOT, Units};
 
-use super::file::place_checksum;
 use super::handle::Meaning;
 use super::objects::{Kind, Word};
 use super::remote::Wanted;
@@ -94,7 +93,8 @@ impl TieredStore {
         for (id, word, units) in std::iter::once(wanted).chain(others()) {
             let Some(at) = stretches.offset_of(units) else { continue };
             let bytes = &batch.buffer[at..][..word.len()];
-            if place_checksum(units, bytes) != self.table.at(id).checksum.load(Ordering::Relaxed) {
+            let sum = self.table.at(id).checksum.load(Ordering::Relaxed);
+            if file.checksum(units, bytes) != Some(sum) {
                 continue;
             }
             let Some(first) = self.room_for_guess(id, word) else { break };

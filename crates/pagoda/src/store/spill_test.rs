@@ -13,6 +13,7 @@ use super::objects::Kind;
 use super::spill::Written;
 use super::tests::{assert_holds, config, page_of, stored, with_file, with_ring};
 use super::*;
+use crate::crypto::digest::Digester;
 use crate::store::fault_injection::{Fault, Faults, Plan};
 
 #[test]
@@ -62,7 +63,8 @@ fn a_damaged_file_gives_an_error_and_never_data() {
 fn store_over(path: &str, read: bool, write: bool) -> TieredStore {
     let file = File::options().read(read).write(write).open(path).expect("a device");
     let mut store = TieredStore::open(config(BasePage::K64, Bytes::mib(1), None)).expect("small");
-    store.file = Some(FileTier::over(DirectFile::from(OwnedFd::from(file)), 64 << 20));
+    store.file =
+        Some(FileTier::over(DirectFile::from(OwnedFd::from(file)), 64 << 20, Digester::of_key([5; 16])));
     *store.spiller.lock() = Some(Batch::new(Bytes::gib(1)));
     store
 }

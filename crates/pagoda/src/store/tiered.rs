@@ -12,9 +12,8 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::io::direct_file::AlignedBuffer;
 use pagoda_linux::io::ring::Ring;
 use pagoda_linux::process::lock::Lock;
-use twox_hash::XxHash3_64;
 
-use super::block_digests::{self, BlockDigests};
+use super::block_digests::BlockDigests;
 use super::file::{Batch, FileTier};
 use super::handle::{Meaning, fill, repeated_word};
 use super::memory::MemoryTier;
@@ -23,6 +22,7 @@ use super::release::Releases;
 use super::remote::RemoteTier;
 use super::scratch::piece;
 use super::{GetError, Handle, OpenError, Put, PutError, Scratch, Store, StoreConfig, StoreUsage};
+use crate::crypto::digest::Digester;
 use pagoda_linux::codec::pack::{extent, is_dense, is_packed, pack, repack, unpack, unpack_dense};
 
 /// How often a put makes room before it gives up. One round frees about 1 MiB, so more than one
@@ -47,8 +47,8 @@ pub struct TieredStore {
     /// Parts of pages that were read from the file.
     #[cfg(test)]
     pub(crate) parts_read: std::sync::atomic::AtomicU64,
-    /// The seed of digests, so that two pages of one digest can't be made on purpose.
-    seed: u64,
+    /// By which content is known again, unless it goes by a lender's: see [`content_digester`](Self::content_digester).
+    digester: Digester,
 }
 
 impl TieredStore {
@@ -59,9 +59,9 @@ impl TieredStore {
     /// See [`OpenError`].
     pub fn open(config: StoreConfig) -> Result<Self, OpenError> {
         let memory = MemoryTier::open(config.base, config.memory_limit)?;
+        let digester = Digester::random().map_err(|source| OpenError::Random { source })?;
         let file = config.file.as_ref().map(FileTier::open).transpose()?;
         let remote = config.remote.map(RemoteTier::open).transpose()?;
-        let seed = block_digests::seed();
         let mut batch = (file.is_some() || remote.is_some()).then(|| Batch::new(config.memory_limit));
         if let (Some(batch), Some(file)) = (&mut batch, &file) {
             // Without it everything is done one after the other.
@@ -79,10 +79,10 @@ impl TieredStore {
             releases: Releases::default(),
             base: config.base,
             page: piece(config.base),
-            blocks: BlockDigests::new(piece(config.base), seed),
+            blocks: BlockDigests::new(piece(config.base)),
             #[cfg(test)]
             parts_read: std::sync::atomic::AtomicU64::new(0),
-            seed,
+            digester,
         })
     }
 
@@ -159,10 +159,16 @@ impl TieredStore {
         self.file.as_ref().map_or(0, FileTier::take_together)
     }
 
-    /// The digest that tells a written page from a clean one: two different ones have the same once
-    /// in 2^64, less often than memory errs. Never 0.
-    pub(super) fn digest(&self, page: &[u8]) -> u64 {
-        XxHash3_64::oneshot_with_seed(self.seed, page).max(1)
+    /// The digester by which pages and packed blocks are known again. A child that reads its parent's file has its parent's,
+    /// with the digests that its parent has taken.
+    pub(super) fn content_digester(&self) -> &Digester {
+        let lender = self.file.as_ref().and_then(FileTier::lender_keys);
+        lender.map_or(&self.digester, |keys| &keys.content)
+    }
+
+    /// The digest of a page or a packed block: a page that was written has another. Never 0.
+    pub(super) fn digest(&self, content: &[u8]) -> u64 {
+        self.content_digester().of(content)
     }
 
     /// Whether an object still is at the place of its word. If so, the bytes read there were its

@@ -153,6 +153,9 @@ impl Engine {
         buffer: &mut [u8],
         scratch: &mut Scratch,
     ) -> io::Result<()> {
+        if loan.is_some() {
+            send_page(stream, Kind::Keys, 0, &self.store.lent_keys())?;
+        }
         for span in table.spans() {
             let (address, len) = (span.range().start(), span.range().len());
             let skipped = span.skipped_bytes(table.entry_bytes());

@@ -20,13 +20,15 @@ pub(super) enum Kind {
     Packed,
     /// A page as it is; its bytes follow.
     Plain,
-    /// A page that lies in the parent's file and stays there. Its place and digest follow.
+    /// The keys by which what is lent is known again; they follow. Before the first page, if the parent's file is lent.
+    Keys,
+    /// A page that lies in the parent's file and stays there; where, and what it has to be, follows.
     Lent,
     End,
 }
 
 impl Kind {
-    const ALL: [Self; 5] = [Self::Managed, Self::Packed, Self::Plain, Self::Lent, Self::End];
+    const ALL: [Self; 6] = [Self::Managed, Self::Packed, Self::Plain, Self::Keys, Self::Lent, Self::End];
 }
 
 const RECORD: usize = 4 * size_of::<u64>();
@@ -61,7 +63,7 @@ impl Record {
     }
 }
 
-/// Sends a page, packed, plain or lent, whose content begins at `address`.
+/// A page, packed, plain or lent, whose content begins at `address`; or keys.
 pub(super) fn send_page(stream: &Stream, kind: Kind, address: usize, bytes: &[u8]) -> io::Result<()> {
     Record { kind, address, len: bytes.len(), skipped: 0 }.send(stream)?;
     stream.send(bytes)

@@ -6,6 +6,7 @@
 //! one that its own engine has mapped.
 
 use std::io;
+use std::sync::Arc;
 
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::page_entry::{Backing, Word};
@@ -13,14 +14,14 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::codec::pack::PageUnpacker;
 use pagoda_linux::mem::own_memory::parts;
 use pagoda_linux::mem::range::PageRange;
-use pagoda_linux::process::offer::Stream;
+use pagoda_linux::process::offer::{Lent, Stream};
 use pagoda_linux::procfs::pagemap::PagemapScanner;
 use pagoda_linux::uffd::{Errno as KernelErrno, Stop};
 
 use super::stream::{Kind, Record};
 use crate::engine::Engine;
 use crate::stats::counters::Counter;
-use crate::store::{Handle, Put, PutError, Scratch, Store};
+use crate::store::{Handle, LENT_KEYS, Put, PutError, Scratch, Store};
 use crate::table::{Filler, Page, Table, give};
 
 /// The share of its budget that the child fills with taken pages before it spills: one part in
@@ -39,7 +40,8 @@ impl Engine {
     /// on then.
     pub(crate) fn take_over(
         &self,
-        stream: &Stream,
+        stream: &Arc<Stream>,
+        mut lent_file: Option<Lent>,
         present: &mut PagemapScanner,
         scratch: &mut Scratch,
     ) -> io::Result<()> {
@@ -60,6 +62,16 @@ impl Engine {
                 }
                 Kind::Packed => packed.get_mut(..len).ok_or(io::ErrorKind::InvalidData)?,
                 Kind::Plain => content.get_mut(..len).ok_or(io::ErrorKind::InvalidData)?,
+                Kind::Keys => {
+                    let mut keys = [0; LENT_KEYS];
+                    stream.receive(&mut keys)?;
+                    let lent = lent_file.take().ok_or(io::ErrorKind::InvalidData)?;
+                    // Both have one configuration: where the one has a file, so has the other.
+                    if !self.store.borrow_from(lent, &keys, stream) {
+                        return Err(io::ErrorKind::InvalidData.into());
+                    }
+                    continue;
+                }
                 Kind::Lent => {
                     stream.receive(lent.get_mut(..len).ok_or(io::ErrorKind::InvalidData)?)?;
                     let handle = self.store.borrow(&lent[..len]).ok_or(io::ErrorKind::InvalidData)?;

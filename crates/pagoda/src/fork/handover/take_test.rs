@@ -43,7 +43,9 @@ fn a_range_that_a_child_did_not_get_is_not_in_its_table_and_the_rest_of_its_page
             record(Kind::End, 0).expect("sent");
         });
         let mut present = PagemapScanner::new().expect("pagemap");
-        engine.take_over(&child, &mut present, &mut Scratch::new(engine.base)).expect("all of it");
+        engine
+            .take_over(&Arc::new(child), None, &mut present, &mut Scratch::new(engine.base))
+            .expect("all of it");
     });
     let there = [0..HOLE.start, HOLE.end..OWN.start, OWN.end..PAGES];
     let known: Vec<PageRange> = {

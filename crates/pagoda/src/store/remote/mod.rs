@@ -35,10 +35,11 @@ use pagoda_linux::process::thread::{ran_ns, sleep_us};
 use redis::Value;
 use routes::Routes;
 
-use super::file::{BATCH, Batch, checksum};
+use super::file::{BATCH, Batch};
 use super::objects::NOBODY;
 use super::scratch::PIECE_MAX;
 use super::{GetError, RemoteConfig};
+use crate::crypto::digest::Digester;
 use crate::store::remote::routes::SHARDS;
 
 pub use address::{AddressError, RemoteAddress};
@@ -141,6 +142,7 @@ pub(super) struct RemoteTier {
 /// The names of this owner's keys there.
 struct Names {
     owner: u128,
+    digester: Digester,
 }
 
 impl Names {
@@ -155,7 +157,7 @@ impl Names {
     }
     /// Includes the owner: another owner's bytes have another sum even if they are intact.
     fn checksum(&self, id: u32, batch: u32, bytes: &[u8]) -> u64 {
-        checksum(u64::from(id) << 32 | u64::from(batch), bytes) ^ self.owner as u64
+        self.digester.at(u64::from(id) << 32 | u64::from(batch), bytes)
     }
 }
 
@@ -185,7 +187,8 @@ impl RemoteTier {
             return Err(RemoteOpenError::ClusterDatabase);
         }
         let random = pagoda_linux::process::child::random_u64;
-        let names = Names { owner: u128::from(random()) << 64 | u128::from(random()) };
+        let digester = Digester::random().map_err(|_| RemoteError::Refused)?;
+        let names = Names { digester, owner: u128::from(random()) << 64 | u128::from(random()) };
         let routes = Routes::new(socket, is_cluster);
         let mut writer = links();
         // Where the hashes will be, and that they can be asked for.
