@@ -214,6 +214,45 @@ fn number(server: &RedisServer, request: &str) -> i64 {
     said.trim_start_matches(':').trim_end().parse().unwrap_or_else(|_| panic!("{request}: {said}"))
 }
 
+/// In how many values at the server one of these words is found.
+const SHOWN: &str = "EVAL \"local n = 0 for _, key in ipairs(redis.call('KEYS', 'pagoda:*')) do for _, value in \
+                     ipairs(redis.call('HVALS', key)) do for _, word in ipairs(ARGV) do if string.find(value, \
+                     word, 1, true) then n = n + 1 end end end end return n\" 0";
+
+/// Gives each field the value of another of its hash that is as long, if there is one. Returns how many were given one.
+const SWAP: &str = "EVAL \"local n = 0 for _, key in ipairs(redis.call('KEYS', 'pagoda:*')) do local all = \
+                    redis.call('HGETALL', key) local last = {} for i = 1, #all, 2 do local value = all[i + 1] if \
+                    last[#value] then redis.call('HSET', key, all[i], last[#value]) n = n + 1 end last[#value] = \
+                    value end end return n\" 0";
+
+#[test]
+fn a_server_that_swaps_what_it_stores_is_found_out_and_has_seen_none_of_it() {
+    if !can_run() {
+        return;
+    }
+    let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let Some(server) = RedisServer::start(scratch.path(), &["--appendonly", "no"]) else { return };
+    let stats = scratch.path().join("stats.json");
+    let mut child = begin(&format!("redis://{}", server.address()), &stats, None);
+    let said = wait_for(&mut child, "filled");
+    // Of pages all over the memory, of which more than half is there.
+    let words: String = (0..FILL / 8)
+        .step_by(FILL / 8 / 32 / STEP * STEP)
+        .map(|at| word(at).to_le_bytes().map(|byte| format!("\\x{byte:02x}")).concat())
+        .map(|word| format!(" \"{word}\""))
+        .collect();
+    assert_eq!(number(&server, &format!("{SHOWN}{words}")), 0, "the server sees no content");
+    assert!(number(&server, SWAP) > 100, "most pages are there, and do not shrink");
+    let stdin = child.stdin.take().expect("piped");
+    std::io::Write::write_all(&mut &stdin, b"\n").expect("it reads");
+    let text = std::io::read_to_string(said).expect("text");
+    let output = child.wait_with_output().expect("it ends");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{text}{errors}");
+    assert!(errors.contains("came back from the store other than it was stored"), "{errors}");
+    assert!(!text.contains("wrong"), "it never read anything else: {text}");
+}
+
 /// Killed, it renews nothing, and its keys at the server expire by themselves: no user has to find
 /// and delete them.
 #[test]

@@ -6,3 +6,4 @@
 //! file, a log or a server, and never draw one from anything but the kernel.
 
 pub(crate) mod digest;
+pub(crate) mod sealing;

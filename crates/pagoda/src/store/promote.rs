@@ -21,6 +21,7 @@ use super::handle::Meaning;
 use super::memory::MemoryState;
 use super::objects::{DENSE, Kind, MOVING, NOBODY, Object, Queue, Word};
 use super::{GetError, Handle, Scratch, TieredStore};
+use crate::crypto::sealing::Version;
 use crate::store::lease::THEIRS;
 
 /// Objects at the old end of a queue that are looked at for such that are in the file, too, with
@@ -75,8 +76,8 @@ impl TieredStore {
         // Before it is asked for: without room all of the page is fetched to elsewhere.
         let Some(first) = self.make_room_for_copy(id, word) else { return Ok(false) };
         let bytes = &mut scratch.packed[..word.len()];
-        let sum = self.table.at(id).checksum.load(Ordering::Relaxed);
-        if let Err(error) = remote.read(id, word.first(), sum, bytes) {
+        let version = Version::from_bits(self.table.at(id).checksum.load(Ordering::Relaxed));
+        if let Err(error) = remote.read(id, word.first(), version, bytes) {
             self.memory.lock().pool.release(first);
             return Err(error);
         }

@@ -16,6 +16,7 @@ use super::handle::Meaning;
 use super::objects::{Kind, Word};
 use super::remote::Wanted;
 use super::{Handle, TieredStore};
+use crate::crypto::sealing::Version;
 
 /// The most that is read at once: five pages that did not shrink, with little between them; half a
 /// millisecond of a slow disk beyond the first one's time.
@@ -129,7 +130,7 @@ impl TieredStore {
         let wanted = |(id, word): &(u32, Word)| Wanted {
             id: *id,
             batch: word.first(),
-            sum: self.table.at(*id).checksum.load(Ordering::Relaxed),
+            version: Version::from_bits(self.table.at(*id).checksum.load(Ordering::Relaxed)),
             len: word.len(),
         };
         let contents = remote.read_many(&there.iter().map(wanted).collect::<Vec<_>>());

@@ -23,6 +23,7 @@ use super::remote::RemoteTier;
 use super::scratch::piece;
 use super::{GetError, Handle, OpenError, Put, PutError, Scratch, Store, StoreConfig, StoreUsage};
 use crate::crypto::digest::Digester;
+use crate::crypto::sealing::{Sealer, Version};
 use pagoda_linux::codec::pack::{extent, is_dense, is_packed, pack, repack, unpack, unpack_dense};
 
 /// How often a put makes room before it gives up. One round frees about 1 MiB, so more than one
@@ -61,7 +62,13 @@ impl TieredStore {
         let memory = MemoryTier::open(config.base, config.memory_limit)?;
         let digester = Digester::random().map_err(|source| OpenError::Random { source })?;
         let file = config.file.as_ref().map(FileTier::open).transpose()?;
-        let remote = config.remote.map(RemoteTier::open).transpose()?;
+        let remote = match config.remote {
+            Some(config) => {
+                let sealer = Sealer::random().map_err(|source| OpenError::Random { source })?;
+                Some(RemoteTier::open(config, sealer)?)
+            }
+            None => None,
+        };
         let mut batch = (file.is_some() || remote.is_some()).then(|| Batch::new(config.memory_limit));
         if let (Some(batch), Some(file)) = (&mut batch, &file) {
             // Without it everything is done one after the other.
@@ -257,7 +264,8 @@ impl TieredStore {
                 Kind::Remote => {
                     let remote = self.remote.as_ref().ok_or(GetError::Corrupt)?;
                     let bytes = &mut packed[..len];
-                    remote.read(id, word.first(), object.checksum.load(Ordering::Relaxed), bytes)?;
+                    let version = Version::from_bits(object.checksum.load(Ordering::Relaxed));
+                    remote.read(id, word.first(), version, bytes)?;
                     return Ok((&packed[..len], word.raw()));
                 }
             }

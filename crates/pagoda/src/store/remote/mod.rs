@@ -1,48 +1,51 @@
 //! The remote tier: objects at a Redis or Valkey server, or a cluster of them, that several
 //! machines share.
 //!
-//! A batch of objects is written as one transaction: fields of one of this owner's hashes, and that
-//! hash's expiry with them. So there is never content there without an expiry, and a live owner
-//! renews few keys however much it holds; one that is gone leaves nothing behind. Fetched bytes are
-//! checked before any caller sees them. Every request ends by a deadline, and no place is given up
-//! here before the server has confirmed the object. A write that the server may have done without
-//! confirming it is deleted before the next batch. If the write happens later still, it is a field
-//! that is never asked for, until its hash expires.
+//! A batch of objects is written as one transaction: fields of one of this owner's hashes, and that hash's expiry with
+//! them. So there is never content there without an expiry, and a live owner renews few keys however much it holds; one
+//! that is gone leaves nothing behind. The server is not trusted: each object is sealed for its place ([`crate::crypto::sealing`]),
+//! and what comes back is seen only if it opens. Every request ends by a
+//! deadline, and nothing is given up here before the server has said that it has it. What it may have done without saying so
+//! is deleted before the next batch; should it come to that later still, it is a field that nobody asks for, until its hash
+//! expires.
 //!
 //! ```text
-//! pagoda:OWNER:SHARD ─► { object number, batch number: bytes, … }     shard = batch number % 16
+//! pagoda:OWNER:SHARD ─► { object number, batch number: sealed bytes and their tag, … }     shard = batch number % 16
 //! ```
 //!
 //! A cluster has each of these hashes at one of its nodes, and a batch is of one hash. So each
 //! statement here about the server holds for each node and its hashes (`routes`, `links`).
 
 mod address;
+mod fitness;
 mod keep;
 mod link;
 mod links;
 mod routes;
 
 use std::borrow::Cow;
-use std::net::SocketAddr;
+use std::io::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use fitness::check_server;
 use keep::{Keeper, all_done};
 use link::{SMALL_ANSWER, pack_into};
 use links::{Links, Outcome, Part};
 use pagoda_core::size::Bytes;
 use pagoda_linux::process::lock::{Held, Lock};
 use pagoda_linux::process::thread::{ran_ns, sleep_us};
-use redis::Value;
+use redis::{RedisWrite as _, Value};
 use routes::Routes;
 
 use super::file::{BATCH, Batch};
 use super::objects::NOBODY;
 use super::scratch::PIECE_MAX;
 use super::{GetError, RemoteConfig};
-use crate::crypto::digest::Digester;
+use crate::crypto::sealing::{Sealer, TAG, Version};
 use crate::store::remote::routes::SHARDS;
 
 pub use address::{AddressError, RemoteAddress};
+pub use fitness::RemoteOpenError;
 pub use link::RemoteError;
 
 /// How long one request may take, connecting included: a MiB over a slow line, and a server that
@@ -67,31 +70,7 @@ const REQUEST_BYTES: usize = BATCH + (64 << 10);
 /// Connections for fetching, as many as there are threads that serve faults.
 const READERS: usize = crate::state::pending::HANDLERS_MAX;
 
-/// Why a remote store can't be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RemoteOpenError {
-    /// It could not be reached, or did not answer.
-    #[error("the remote store can't be used: {0}; check its address, password and that it is running")]
-    Unusable(#[from] RemoteError),
-    /// It throws content away when its memory is short. Of a cluster, one of the nodes does.
-    #[error(
-        "the remote store evicts what is stored there when its memory is short; set its maxmemory-policy to noeviction"
-    )]
-    Evicts,
-    /// It is a cluster, and a database was named.
-    #[error("the remote store is a cluster, which has no database but 0; name none")]
-    ClusterDatabase,
-    /// Less room there than one batch takes.
-    #[error("a remote store needs a limit of {least} at least, not {limit}; raise it")]
-    Limit {
-        /// The limit that was asked for.
-        limit: Bytes,
-        /// The least limit.
-        least: Bytes,
-    },
-}
-
-/// A field that may be there and is not in use.
+/// A field that may be there and is nobody's.
 #[derive(Clone, Copy)]
 struct Stray {
     id: u32,
@@ -102,7 +81,7 @@ struct Stray {
 pub(super) struct Wanted {
     pub id: u32,
     pub batch: u32,
-    pub sum: u64,
+    pub version: Version,
     pub len: usize,
 }
 
@@ -124,6 +103,7 @@ struct Writer {
 
 pub(super) struct RemoteTier {
     names: Names,
+    sealer: Sealer,
     routes: Routes,
     limit: u64,
     expiry_ms: u64,
@@ -142,7 +122,6 @@ pub(super) struct RemoteTier {
 /// The names of this owner's keys there.
 struct Names {
     owner: u128,
-    digester: Digester,
 }
 
 impl Names {
@@ -154,10 +133,6 @@ impl Names {
     }
     fn field(id: u32, batch: u32) -> [u8; 8] {
         (u64::from(id) << 32 | u64::from(batch)).to_be_bytes()
-    }
-    /// Includes the owner: another owner's bytes have another sum even if they are intact.
-    fn checksum(&self, id: u32, batch: u32, bytes: &[u8]) -> u64 {
-        self.digester.at(u64::from(id) << 32 | u64::from(batch), bytes)
     }
 }
 
@@ -172,7 +147,7 @@ fn deadline_ns() -> u64 {
 
 impl RemoteTier {
     /// Asks the server whether it can be used, and of a cluster each node that will have something.
-    pub fn open(config: RemoteConfig) -> Result<Self, RemoteOpenError> {
+    pub fn open(config: RemoteConfig, sealer: Sealer) -> Result<Self, RemoteOpenError> {
         let least = Bytes::new(BATCH as u64);
         if config.limit < least {
             return Err(RemoteOpenError::Limit { limit: config.limit, least });
@@ -187,8 +162,7 @@ impl RemoteTier {
             return Err(RemoteOpenError::ClusterDatabase);
         }
         let random = pagoda_linux::process::child::random_u64;
-        let digester = Digester::random().map_err(|_| RemoteError::Refused)?;
-        let names = Names { digester, owner: u128::from(random()) << 64 | u128::from(random()) };
+        let names = Names { owner: u128::from(random()) << 64 | u128::from(random()) };
         let routes = Routes::new(socket, is_cluster);
         let mut writer = links();
         // Where the hashes will be, and that they can be asked for.
@@ -202,6 +176,7 @@ impl RemoteTier {
         let strays = Vec::with_capacity(BATCH / pagoda_core::space::extents::UNIT);
         Ok(Self {
             names,
+            sealer,
             routes,
             limit: config.limit.get(),
             expiry_ms: config.expiry.as_millis() as u64,
@@ -251,8 +226,9 @@ impl RemoteTier {
         self.writer.lock().pause.is_some_and(|(until, _)| ran_ns() < until)
     }
 
-    /// Writes all of a batch, and returns its number: each item has its checksum then. On an error
-    /// nothing is stored, or will be deleted before anything else is written.
+    /// Writes all of a batch, and returns its number: each item has its version then, in place of a checksum, and the batch has
+    /// nothing in clear any more. On an error nothing is stored, or will
+    /// be deleted before anything else is written.
     pub fn write(&self, batch: &mut Batch) -> Result<u32, RemoteError> {
         if !self.has_room(batch) {
             return Err(RemoteError::Full);
@@ -283,15 +259,22 @@ impl RemoteTier {
         // All but the one that says that there is none.
         writer.next = (writer.next + 1) % NOBODY;
         let key = self.names.key(number);
-        let mut store = redis::Cmd::with_capacity(2 + 2 * batch.items.len(), BATCH + 16 * batch.items.len());
+        let version = self.sealer.next_version();
+        let room = BATCH + (16 + TAG) * batch.items.len();
+        let mut store = redis::Cmd::with_capacity(2 + 2 * batch.items.len(), room);
         store.arg("HSET").arg(&key);
         for index in 0..batch.items.len() {
             let mut item = batch.items[index];
             let bytes = batch.bytes_of(&item);
-            item.checksum = self.names.checksum(item.id, number, bytes);
+            let tag = self.sealer.seal(item.id, version, bytes);
+            item.checksum = version.to_bits();
             #[cfg(test)]
             writer.links.faults.sent(bytes);
-            store.arg(&Names::field(item.id, number)).arg(&*bytes);
+            store.arg(&Names::field(item.id, number));
+            let mut value = store.writer_for_next_arg();
+            // Into memory: it can't fail.
+            let _ = value.write_all(bytes).and_then(|()| value.write_all(&tag));
+            drop(value);
             batch.items[index] = item;
         }
         let expire = redis::cmd("PEXPIRE").arg(&key).arg(self.expiry_ms).clone();
@@ -352,14 +335,14 @@ impl RemoteTier {
         self.writer.lock().strays.push(Stray { id, batch });
     }
 
-    /// Reads an object's bytes if they are undamaged. Tries for 10 s.
-    pub fn read(&self, id: u32, batch: u32, sum: u64, into: &mut [u8]) -> Result<(), GetError> {
+    /// Reads an object's bytes if they are what was written. Tries for 10 s.
+    pub fn read(&self, id: u32, batch: u32, version: Version, into: &mut [u8]) -> Result<(), GetError> {
         let request = self.fetch_request(id, batch);
         let part = || Part {
             shard: shard_of(batch),
             request: Cow::Borrowed(&request),
             answers: 1,
-            bytes_max: PIECE_MAX + SMALL_ANSWER,
+            bytes_max: PIECE_MAX + TAG + SMALL_ANSWER,
             counts_to: None,
         };
         let end = ran_ns() + FETCH_NS;
@@ -370,8 +353,8 @@ impl RemoteTier {
             let outcome = match self.reader(end) {
                 Some(mut links) => {
                     let outcome = self.note(read_once(links.ask_one(&self.routes, part(), end), into));
-                    if let Ok(is_as_long) = outcome {
-                        if is_as_long && self.names.checksum(id, batch, into) == sum {
+                    if let Ok(tag) = outcome {
+                        if tag.is_some_and(|tag| self.sealer.open(id, version, into, tag)) {
                             return Ok(());
                         }
                         // The bytes there may be right, and have been damaged on the way: they are
@@ -404,7 +387,7 @@ impl RemoteTier {
             shard: shard_of(of.batch),
             request: Cow::Owned(self.fetch_request(of.id, of.batch)),
             answers: 1,
-            bytes_max: of.len + SMALL_ANSWER,
+            bytes_max: of.len + TAG + SMALL_ANSWER,
             counts_to: None,
         };
         let parts: Vec<_> = wanted.iter().map(part).collect();
@@ -416,13 +399,15 @@ impl RemoteTier {
         // A fault that needs one of them asks for it again.
         let _ = self.note(all_done(&outcomes));
         let mut outcomes = outcomes.into_iter();
-        let is_right = |of: &Wanted, bytes: &[u8]| {
-            bytes.len() == of.len && self.names.checksum(of.id, of.batch, bytes) == of.sum
+        let opened = |of: &Wanted, mut bytes: Vec<u8>| {
+            let tag = *bytes.last_chunk().filter(|_| bytes.len() == of.len + TAG)?;
+            bytes.truncate(of.len);
+            self.sealer.open(of.id, of.version, &mut bytes, tag).then_some(bytes)
         };
         wanted
             .iter()
             .map(|of| match outcomes.next()?.ok()?.pop() {
-                Some(Value::BulkString(bytes)) if is_right(of, &bytes) => Some(bytes),
+                Some(Value::BulkString(bytes)) => opened(of, bytes),
                 _ => None,
             })
             .collect()
@@ -442,14 +427,15 @@ impl RemoteTier {
     }
 }
 
-/// The outcome of one try. False if the length has changed.
-fn read_once(outcome: Outcome, into: &mut [u8]) -> Result<bool, RemoteError> {
+/// What came of one try: sealed bytes, and their tag. None if it has another length than it had.
+fn read_once(outcome: Outcome, into: &mut [u8]) -> Result<Option<[u8; TAG]>, RemoteError> {
     match outcome?.first() {
-        Some(Value::BulkString(bytes)) if bytes.len() == into.len() => {
-            into.copy_from_slice(bytes);
-            Ok(true)
-        }
-        Some(Value::BulkString(_)) => Ok(false),
+        Some(Value::BulkString(value)) => Ok(value.split_last_chunk().and_then(|(bytes, tag)| {
+            (bytes.len() == into.len()).then(|| {
+                into.copy_from_slice(bytes);
+                *tag
+            })
+        })),
         Some(Value::Nil) => Err(RemoteError::Gone),
         _ => Err(RemoteError::Refused),
     }
@@ -457,19 +443,6 @@ fn read_once(outcome: Outcome, into: &mut [u8]) -> Result<bool, RemoteError> {
 
 fn bytes_of(batch: &Batch) -> u64 {
     batch.items.iter().map(|item| item.len as u64).sum()
-}
-
-/// Whether a server is one of a cluster, if it does not evict. Its policy may still be changed
-/// under way; a missing object is an error then.
-fn check_server(links: &mut Links, node: SocketAddr) -> Result<bool, RemoteOpenError> {
-    let answer = links.ask_node(node, &redis::cmd("INFO"), 256 << 10)?;
-    let Value::BulkString(text) = &answer else { return Err(RemoteError::Refused.into()) };
-    let text = String::from_utf8_lossy(text);
-    let says = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("").trim();
-    if !matches!(says("maxmemory:"), "" | "0") && says("maxmemory_policy:") != "noeviction" {
-        return Err(RemoteOpenError::Evicts);
-    }
-    Ok(says("cluster_enabled:") == "1")
 }
 
 #[cfg(test)]
@@ -505,5 +478,7 @@ impl RemoteTier {
 
 #[cfg(test)]
 mod cluster_test;
+#[cfg(test)]
+mod planted_test;
 #[cfg(test)]
 mod tests;

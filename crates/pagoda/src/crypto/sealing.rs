@@ -1,0 +1,160 @@
+//! Content sealed for a place that is not trusted, as a server: encrypted and authenticated by AES-256-GCM.
+//!
+//! Each seal has a version, which is never used again under the same key, and stays in this process with what was sealed. So what
+//! comes back opens only if it is what was sealed by this key, for this object and in this version: content that was changed or
+//! made up does not, nor that of another object or engine, nor an older one of the same object. A forked child has a key of its own, and with
+//! it versions of its own. This module must never seal twice by one version, and never let bytes be seen that did not open.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use aes_gcm::aead::AeadInOut;
+use aes_gcm::aead::consts::U12 as NonceSize;
+use aes_gcm::{Aes256Gcm, KeyInit, Nonce};
+
+/// Bytes that a seal adds to what is sealed.
+pub(crate) const TAG: usize = 16;
+
+/// A number that the content of an object is sealed by, once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Version(u64);
+
+impl Version {
+    /// To be kept with the object.
+    pub fn to_bits(self) -> u64 {
+        self.0
+    }
+    /// As it was kept.
+    pub fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+}
+
+/// A key, ready for use, and the versions that it was used for.
+pub(crate) struct Sealer {
+    cipher: Aes256Gcm,
+    next: AtomicU64,
+}
+
+impl Sealer {
+    /// With a key that the kernel draws.
+    ///
+    /// # Errors
+    /// What getrandom(2) said.
+    pub fn random() -> io::Result<Self> {
+        let key: [u8; 32] = pagoda_linux::process::child::random_bytes()?;
+        Ok(Self { cipher: Aes256Gcm::new(&key.into()), next: AtomicU64::new(0) })
+    }
+
+    /// A version that was never used: for any number of objects, each of them once. 2^64 of them are not used up in centuries.
+    pub fn next_version(&self) -> Version {
+        Version(self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn nonce(object: u32, version: Version) -> Nonce<NonceSize> {
+        let mut nonce = [0; 12];
+        nonce[..4].copy_from_slice(&object.to_le_bytes());
+        nonce[4..].copy_from_slice(&version.0.to_le_bytes());
+        nonce.into()
+    }
+
+    /// Encrypts the bytes of an object in place, and returns the tag that proves them.
+    pub fn seal(&self, object: u32, version: Version, bytes: &mut [u8]) -> [u8; TAG] {
+        let sealed = self.cipher.encrypt_inout_detached(&Self::nonce(object, version), &[], bytes.into());
+        sealed.expect("a page is shorter than 64 GiB").into()
+    }
+
+    /// Decrypts the bytes of an object in place, if they are what was sealed. If not, they are zero.
+    #[must_use]
+    pub fn open(&self, object: u32, version: Version, bytes: &mut [u8], tag: [u8; TAG]) -> bool {
+        let nonce = Self::nonce(object, version);
+        let opened = self.cipher.decrypt_inout_detached(&nonce, &[], (&mut *bytes).into(), &tag.into());
+        if opened.is_err() {
+            bytes.fill(0);
+        }
+        opened.is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sealer() -> Sealer {
+        Sealer::random().expect("random bytes")
+    }
+
+    /// The example of the GCM specification, test case 13: the cipher is what it is said to be.
+    #[test]
+    fn the_cipher_is_aes_256_gcm() {
+        let sealer = Sealer { cipher: Aes256Gcm::new(&[0; 32].into()), next: AtomicU64::new(0) };
+        let tag = sealer.seal(0, Version(0), &mut []);
+        assert_eq!(u128::from_be_bytes(tag), 0x530f_8afb_c745_36b9_a963_b4f1_c4cb_738b);
+    }
+
+    #[test]
+    fn equal_content_looks_different_at_each_object_version_and_engine() {
+        let (one, other, page) = (sealer(), sealer(), [7; 4096]);
+        let versions = [(); 3].map(|()| one.next_version());
+        let mut seen = Vec::new();
+        for (sealer, object, version) in [
+            (&one, 1, versions[0]),
+            (&one, 1, versions[1]),
+            (&one, 2, versions[2]),
+            (&one, 1, versions[2]),
+            (&other, 1, versions[0]),
+        ] {
+            let mut bytes = page;
+            let tag = sealer.seal(object, version, &mut bytes);
+            assert!(!seen.contains(&(bytes, tag)) && bytes != page);
+            seen.push((bytes, tag));
+            assert!(sealer.open(object, version, &mut bytes, tag) && bytes == page);
+        }
+    }
+
+    #[test]
+    fn nothing_opens_but_what_was_sealed_there_last() {
+        let (one, other, page) = (sealer(), sealer(), [7; 4096]);
+        let [first, second] = [(); 2].map(|()| one.next_version());
+        let mut sealed = page;
+        let tag = one.seal(1, first, &mut sealed);
+        let opens = |sealer: &Sealer, object, version, bytes: &[u8], tag| {
+            let mut bytes = bytes.to_vec();
+            let opens = sealer.open(object, version, &mut bytes, tag);
+            assert_eq!(
+                bytes,
+                vec![if opens { 7 } else { 0 }; bytes.len()],
+                "nothing is seen that did not open"
+            );
+            opens
+        };
+        assert!(opens(&one, 1, first, &sealed, tag));
+        assert!(!opens(&one, 1, second, &sealed, tag), "an older version");
+        assert!(!opens(&one, 2, first, &sealed, tag), "another object's");
+        assert!(!opens(&other, 1, first, &sealed, tag), "another engine's");
+        assert!(!opens(&one, 1, first, &sealed[..4095], tag), "a shorter one");
+        assert!(!opens(&one, 1, first, &page, tag), "the content itself");
+        for at in (0..4096).step_by(97) {
+            let mut changed = sealed;
+            changed[at] ^= 1;
+            assert!(!opens(&one, 1, first, &changed, tag), "changed at {at}");
+        }
+        for bit in 0..128 {
+            let changed = u128::from_le_bytes(tag) ^ 1 << bit;
+            assert!(!opens(&one, 1, first, &sealed, changed.to_le_bytes()), "another tag");
+        }
+    }
+
+    #[test]
+    fn no_version_is_given_out_twice() {
+        let sealer = sealer();
+        let drawn = || (0..1000).map(|_| sealer.next_version().to_bits()).collect::<Vec<_>>();
+        let mut all: Vec<u64> = std::thread::scope(|scope| {
+            let threads = [(); 4].map(|()| scope.spawn(drawn));
+            threads.into_iter().flat_map(|thread| thread.join().expect("a thread")).collect()
+        });
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 4000);
+    }
+}
