@@ -64,7 +64,7 @@ fn store_over(path: &str, read: bool, write: bool) -> TieredStore {
     let file = File::options().read(read).write(write).open(path).expect("a device");
     let mut store = TieredStore::open(config(BasePage::K64, Bytes::mib(1), None)).expect("small");
     store.file =
-        Some(FileTier::over(DirectFile::from(OwnedFd::from(file)), 64 << 20, Digester::of_key([5; 16])));
+        Some(FileTier::over(DirectFile::from(OwnedFd::from(file)), 64 << 20, Digester::of_key([5; 32])));
     *store.spiller.lock() = Some(Batch::new(Bytes::gib(1)));
     store
 }
