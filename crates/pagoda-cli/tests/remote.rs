@@ -219,7 +219,8 @@ const SHOWN: &str = "EVAL \"local n = 0 for _, key in ipairs(redis.call('KEYS', 
                      ipairs(redis.call('HVALS', key)) do for _, word in ipairs(ARGV) do if string.find(value, \
                      word, 1, true) then n = n + 1 end end end end return n\" 0";
 
-/// Gives each field the value of another of its hash that is as long, if there is one. Returns how many were given one.
+/// Gives each field the value of another of its hash that is as long, if there is one. Returns how
+/// many were given one.
 const SWAP: &str = "EVAL \"local n = 0 for _, key in ipairs(redis.call('KEYS', 'pagoda:*')) do local all = \
                     redis.call('HGETALL', key) local last = {} for i = 1, #all, 2 do local value = all[i + 1] if \
                     last[#value] then redis.call('HSET', key, all[i], last[#value]) n = n + 1 end last[#value] = \

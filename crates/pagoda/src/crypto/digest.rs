@@ -1,13 +1,14 @@
 //! A keyed digest, by which content is known again without being kept.
 //!
-//! It is a universal hash: two different contents of up to 64 KiB that were chosen without knowledge of the key have one digest
-//! with a probability of at most 2^-58, whatever they are. So a program can't make two contents look equal, as it could with a
-//! hash whose collisions don't depend on its seed (XXH3). Each 4 KiB are hashed to 128 bits by NH (of UMAC, RFC 4418, with words
-//! of 64 bits: 2^-64), which is as fast as XXH3, and these with the content's length and place by POLYVAL (RFC 8452), of which 64
-//! bits are taken (2^-59).
+//! It is a universal hash. Two different contents of up to 64 KiB, chosen without the key, have the
+//! same digest with a probability of at most 2^-58. So a program can't make two contents look
+//! equal, as it could with a hash whose collisions hold for many seeds (XXH3). NH (UMAC, RFC 4418,
+//! with words of 64 bits: 2^-64) hashes each 4 KiB to 128 bits, as fast as XXH3 does. POLYVAL (RFC
+//! 8452) hashes these with the content's length and place, and 64 bits of it are the digest
+//! (2^-59).
 //!
-//! That holds as long as the program sees no digest: this module's results must never be shown, or sent to anything but the
-//! engine of a forked child.
+//! That holds as long as the program sees no digest. This module's results must never be shown, nor
+//! sent to any process but a forked child's engine.
 
 use std::io;
 
@@ -47,7 +48,7 @@ impl Digester {
         pagoda_linux::process::child::random_bytes().map(Self::of_key)
     }
 
-    /// With a key that another has drawn: for a child's engine, which goes by digests of its parent's.
+    /// With a parent's key: for a child's engine, which compares with its parent's digests.
     pub fn of_key(key: [u8; KEY_BYTES]) -> Self {
         let cipher = Aes256::new(&key.into());
         let mut stream = Ctr32BE::from_core(CtrCore::inner_iv_init(&cipher, &[0; 16].into()));

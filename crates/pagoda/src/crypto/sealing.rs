@@ -1,9 +1,10 @@
-//! Content sealed for a place that is not trusted, as a server: encrypted and authenticated by AES-256-GCM.
+//! Content sealed for a server that is not trusted: encrypted and authenticated by AES-256-GCM.
 //!
-//! Each seal has a version, which is never used again under the same key, and stays in this process with what was sealed. So what
-//! comes back opens only if it is what was sealed by this key, for this object and in this version: content that was changed or
-//! made up does not, nor that of another object or engine, nor an older one of the same object. A forked child has a key of its own, and with
-//! it versions of its own. This module must never seal twice by one version, and never let bytes be seen that did not open.
+//! Each object is sealed in a version that is used once under a key, and stays in this process with
+//! the object. An answer opens only if it was sealed by this key, for this object, in this version.
+//! Changed or made-up content does not open, nor another object's or engine's, nor an older value
+//! of the same object. A forked child draws a key of its own. This module must never seal an object
+//! twice in one version, nor let bytes be seen that did not open.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,7 +47,8 @@ impl Sealer {
         Ok(Self { cipher: Aes256Gcm::new(&key.into()), next: AtomicU64::new(0) })
     }
 
-    /// A version that was never used: for any number of objects, each of them once. 2^64 of them are not used up in centuries.
+    /// A version that was never used: to seal any number of objects, each of them once. 2^64 of
+    /// them last for centuries.
     pub fn next_version(&self) -> Version {
         Version(self.next.fetch_add(1, Ordering::Relaxed))
     }
@@ -64,7 +66,8 @@ impl Sealer {
         sealed.expect("a page is shorter than 64 GiB").into()
     }
 
-    /// Decrypts the bytes of an object in place, if they are what was sealed. If not, they are zero.
+    /// Decrypts the bytes of an object in place, if they are those that were sealed. If not, they
+    /// are zero.
     #[must_use]
     pub fn open(&self, object: u32, version: Version, bytes: &mut [u8], tag: [u8; TAG]) -> bool {
         let nonce = Self::nonce(object, version);

@@ -126,7 +126,7 @@ impl fmt::Display for StopReason {
             ),
             Self::ContentCorrupt => f.write_str(
                 "memory came back from the store other than it was stored, so the process was ended rather than given \
-                 wrong data; check the store directory's disk and this machine's memory",
+                 wrong data; check the store directory's disk, the remote store if there is one, and this machine's memory",
             ),
             Self::ContentUnreadable(errno) => write!(
                 f,

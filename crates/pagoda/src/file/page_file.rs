@@ -1,9 +1,10 @@
 //! A file as pages: the content that it holds of each entry, and which pages are out of date or
 //! lost.
 //!
-//! What the file holds of each OS page is known by a digest with a secret key, taken when it was read or written. So a page is *dirty* if it
-//! differs from the file, whoever wrote it and by whatever address, and one that is clean is dropped without a write. What is
-//! mapped to be read has no digests: it is always dropped.
+//! A digest of each OS page with a secret key tells the file's content, taken when it was read or
+//! written. So a page is *dirty* if it differs from the file, whichever thread wrote it and by
+//! whatever address, and a clean one is dropped without a write. A file mapped to be read has no
+//! digests: its pages are always dropped.
 //!
 //! A page that could not be read is *lost* for as long as the file is mapped: a reader gets an
 //! error, and never earlier content. The caller has the busy bit of the entry. This module must

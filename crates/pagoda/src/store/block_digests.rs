@@ -1,10 +1,11 @@
 //! The places of the blocks of a packed page in the file, and a digest of each. So one block can be
 //! read alone, and a written one is told from a clean one without reading the file.
 //!
-//! They are noted when the page goes to the file or comes from there, and hold for as long as the object has its number. Packing
-//! is a function of the content, so that an equal block has an equal digest, by the store's own key ([`crate::crypto::digest`]). A block
-//! that is not noted is not known. This module must never tell of a block what was noted of another object: a number is forgotten
-//! before it is given out anew.
+//! They are noted when the page goes to the file or comes from there, and hold for as long as the
+//! object has its number. Packing is a function of the content, so that an equal block has an equal
+//! digest, by the store's own key ([`crate::crypto::digest`]). A block that is not noted is not
+//! known. This module must never tell of a block what was noted of another object: a number is
+//! forgotten before it is given out anew.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,7 +44,8 @@ impl BlockDigests {
         }
     }
 
-    /// What is noted of an object, as [`words`](Self::words) words, for a store with the same key: zeroes if that is nothing.
+    /// What is noted of an object, as [`words`](Self::words) words, for a store with the same key:
+    /// zeroes if that is nothing.
     pub fn noted(&self, id: u32) -> impl Iterator<Item = u64> {
         let record = self.records.get(id);
         (0..self.words()).map(move |at| record.map_or(0, |record| record[at].load(Ordering::Relaxed)))

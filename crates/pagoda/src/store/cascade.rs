@@ -89,13 +89,13 @@ impl TieredStore {
         Some(stretch.run())
     }
 
-    /// Takes those out of a batch that was read whose bytes are not what was written.
+    /// Deciphers a batch that was read, and takes the objects out of it whose bytes are damaged.
     pub(super) fn split_off_damaged(&self, file: &FileTier, run: Run, batch: &mut Batch) -> Vec<Item> {
         let mut whole = 0;
         for index in 0..batch.items.len() {
             let item = batch.items[index];
             let sum = self.table.at(item.id).checksum.load(Ordering::Relaxed);
-            if file.checksum(place(run, &item), batch.bytes_of(&item)) == Some(sum) {
+            if file.open_at(place(run, &item), sum, batch.bytes_of(&item)) {
                 batch.items.swap(whole, index);
                 whole += 1;
             }

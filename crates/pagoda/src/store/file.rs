@@ -1,8 +1,10 @@
 //! The file tier: objects one behind the other in batches, read back one by one.
 //!
 //! A batch goes to one run of free slots, or, where several requests can be in flight at once (a
-//! ring), to as many as it takes; so are slots read that lie apart. Bytes that come back are
-//! checked before anyone sees them. It never overwrites a slot that holds a live object.
+//! ring), to as many as it takes; so are slots read that lie apart. The disk is not trusted: what
+//! is written is enciphered ([`crate::crypto::file_cipher`]), with zeroes between, and bytes that
+//! come back are checked before they are used. This module must never write a byte in the clear,
+//! nor over a slot that holds a live object.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +16,7 @@ use pagoda_linux::io::ring::{self, Ring, Transfer};
 use pagoda_linux::process::lock::Lock;
 
 use super::{FileConfig, GetError, OpenError};
-use crate::crypto::digest::Digester;
+use crate::crypto::file_cipher::FileCipher;
 use crate::store::lease::{Loans, THEIRS};
 
 /// The longest write: large enough that the disk streams, small enough to wait for.
@@ -33,8 +35,7 @@ const DISCARD_MOST: u32 = (4 * BATCH / SLOT) as u32;
 
 pub(super) struct FileTier {
     pub(super) file: DirectFile,
-    /// By which bytes in the file are known to be those that were written there.
-    pub(super) digester: Digester,
+    pub(super) cipher: FileCipher,
     pub(super) extents: Lock<Extents>,
     /// The loans to children, and those of this process's parent.
     pub(super) loans: Loans,
@@ -115,8 +116,17 @@ impl Batch {
     }
     /// The bytes of an object in the buffer.
     pub fn bytes_of(&mut self, item: &Item) -> &mut [u8] {
-        let at = item.units.slots().first as usize * SLOT + item.units.offset_in_slots();
+        let at = offset_of(item);
         &mut self.buffer[at..at + item.len]
+    }
+    /// Zeroes all that lies between the first `count` objects, and behind them in the last one's
+    /// slot: clear bytes of other batches, or of the next object.
+    fn clear_gaps(&mut self, count: usize) {
+        for (index, item) in self.items[..count].iter().enumerate() {
+            let next = self.items[..count].get(index + 1);
+            let to = next.map_or(slots_end(item) as usize * SLOT, offset_of);
+            self.buffer[offset_of(item) + item.len..to].fill(0);
+        }
     }
 }
 
@@ -135,6 +145,11 @@ impl Piece {
         let from = Run { first: self.from_slot, slots: 0 }.first_unit();
         self.run.first_unit() + (item.units.first - from)
     }
+}
+
+/// Where an item begins in its batch, in bytes.
+fn offset_of(item: &Item) -> usize {
+    item.units.slots().first as usize * SLOT + item.units.offset_in_slots()
 }
 
 /// Where the slots of an item end in its batch.
@@ -167,19 +182,20 @@ impl FileTier {
         // Beyond the process's own limit a write would raise a signal, not just fail.
         let limit = config.limit.get().min(DirectFile::length_limit());
         let file = DirectFile::create_in(&config.directory)?;
-        let digester = Digester::random().map_err(|source| OpenError::Random { source })?;
-        Ok(Self::over(file, limit, digester))
+        let cipher = FileCipher::random().map_err(|source| OpenError::Random { source })?;
+        Ok(Self::over(file, limit, cipher))
     }
 
-    /// A tier in this file. Of a limit beyond 512 GiB (what the unit numbers reach) the rest is left unused.
-    pub fn over(file: DirectFile, limit_bytes: u64, digester: Digester) -> Self {
+    /// A tier in this file. Of a limit beyond 512 GiB (what the unit numbers reach) the rest is
+    /// left unused.
+    pub fn over(file: DirectFile, limit_bytes: u64, cipher: FileCipher) -> Self {
         let slots =
             |bytes: u64| (bytes / SLOT as u64).min(u64::from(THEIRS / (SLOT / UNIT) as u32 - 1)) as u32;
         let limit_most = slots(DirectFile::length_limit());
         let limit = slots(limit_bytes).min(limit_most);
         Self {
             file,
-            digester,
+            cipher,
             extents: Lock::new(Extents::new(limit)),
             loans: Loans::default(),
             limit,
@@ -220,7 +236,8 @@ impl FileTier {
     /// [`ring::DEPTH`] of them, and places it: those items have their units in the file then, and
     /// their checksum. Returns how many.
     ///
-    /// On an error nothing is placed.
+    /// On an error nothing is placed. The batch is enciphered either way: to write it elsewhere,
+    /// the caller has to fill it again.
     pub fn write(&self, batch: &mut Batch) -> Result<usize, FileError> {
         let pieces = self.take_pieces(batch);
         let Some(last) = pieces.last() else {
@@ -230,11 +247,11 @@ impl FileTier {
         for piece in &pieces {
             for index in piece.items.clone() {
                 let mut item = batch.items[index];
-                let place = u64::from(piece.first_unit_of(&item));
-                item.checksum = self.digester.at(place, batch.bytes_of(&item));
+                item.checksum = self.cipher.seal(piece.first_unit_of(&item), batch.bytes_of(&item));
                 batch.items[index] = item;
             }
         }
+        batch.clear_gaps(written);
         let transfer = |piece: &Piece| {
             let bytes = |slots: u32| slots as usize * SLOT;
             let from =
@@ -322,17 +339,20 @@ impl FileTier {
         self.at_once.store(at_once, Ordering::Relaxed);
     }
 
-    /// The checksum of bytes in these units, of their own file: the same bytes have another one elsewhere. None if no file that
-    /// they are of is lent.
-    pub fn checksum(&self, units: Units, bytes: &[u8]) -> Option<u64> {
-        let digester = match units.first & THEIRS {
-            0 => &self.digester,
-            _ => &self.lender_keys()?.file,
-        };
-        Some(digester.at(u64::from(units.first & !THEIRS), bytes))
+    /// The cipher of the file that these units are of. None if it is a parent's, and none is lent.
+    fn cipher_of(&self, units: Units) -> Option<&FileCipher> {
+        if units.first & THEIRS == 0 { Some(&self.cipher) } else { self.lender_keys().map(|keys| &keys.file) }
     }
 
-    /// Reads an object's bytes into `slots`, and returns where they are there if they are what was written.
+    /// Deciphers bytes that were read from these units in their buffer. False if they are not those
+    /// that were written there.
+    #[must_use]
+    pub fn open_at(&self, units: Units, sum: u64, bytes: &mut [u8]) -> bool {
+        self.cipher_of(units).is_some_and(|cipher| cipher.open(units.first & !THEIRS, sum, bytes))
+    }
+
+    /// Reads an object's bytes into `slots`, and returns where they are there if they are what was
+    /// written.
     pub fn read(
         &self,
         units: Units,
@@ -343,18 +363,15 @@ impl FileTier {
         self.read_run(units.slots(), slots)?;
         let from = units.offset_in_slots();
         let bytes = from..from + len;
-        if self.checksum(units, &slots[bytes.clone()]) == Some(sum) {
-            Ok(bytes)
-        } else {
-            Err(GetError::Corrupt)
-        }
+        if self.open_at(units, sum, &mut slots[bytes.clone()]) { Ok(bytes) } else { Err(GetError::Corrupt) }
     }
 
     /// Reads bytes `part` of an object through `slots`, and no more slots than hold them. Nothing
-    /// is checked.
+    /// is checked. The bytes are right only with the object's checksum.
     pub fn read_part<'a>(
         &self,
         units: Units,
+        sum: u64,
         part: Range<usize>,
         slots: &'a mut AlignedBuffer,
     ) -> Result<&'a [u8], GetError> {
@@ -364,7 +381,10 @@ impl FileTier {
             slots: (from % SLOT + part.len()).div_ceil(SLOT) as u32,
         };
         self.read_run(run, slots)?;
-        Ok(&slots[from % SLOT..][..part.len()])
+        let bytes = &mut slots[from % SLOT..][..part.len()];
+        let cipher = self.cipher_of(units).ok_or(GetError::Corrupt)?;
+        cipher.open_part(units.first & !THEIRS, sum, part.start, bytes);
+        Ok(bytes)
     }
 
     /// Reads slots to the beginning of `into`, by one request. Nothing is checked.

@@ -27,10 +27,11 @@
 //!   more.
 //! - A child of the child is not lent a lent page: it gets that packed, read from the file.
 //!
-//! A place that the parent frees and a child holds is held back ([`Lending`]): it stays taken in
-//! the extents, so that nothing is written there and nothing discarded. It is the child's by then,
-//! and does not count against the parent's limit. All bytes that are read are checked as those of
-//! one's own file are: a mistake in all this would end a process, and never be taken for data.
+//! What the parent frees and a child holds is held back ([`Lending`]): it stays taken in the
+//! extents, so that nothing is written there and nothing discarded. It is the child's by then, and
+//! does not count against the parent's limit. All bytes that are read are deciphered and checked as
+//! those of one's own file are: a mistake in all this would end a process, and never be taken for
+//! data.
 //!
 //! This module must never let a place be freed that a child holds, and never write to a file that
 //! is lent.
@@ -50,6 +51,7 @@ use super::handle::Meaning;
 use super::objects::{DENSE, Kind, NOBODY, Word};
 use super::{Handle, TieredStore};
 use crate::crypto::digest::{Digester, KEY_BYTES};
+use crate::crypto::file_cipher::{self, FileCipher};
 
 /// Of a unit's number: it is one of the parent's file. Files end below.
 pub(super) const THEIRS: u32 = 1 << 31;
@@ -74,21 +76,22 @@ impl extent_leases::Borrower for Borrower {
     }
 }
 
-/// By which a borrower knows what is lent again: content by its parent's digests, bytes in its parent's file by their checksums.
+/// By which a borrower reads its parent's file, and compares with its parent's digests.
 pub(super) struct LenderKeys {
     pub content: Digester,
-    pub file: Digester,
+    pub file: FileCipher,
 }
 
 impl LenderKeys {
     fn from_bytes(bytes: &[u8; LENT_KEYS]) -> Self {
-        let key = |at: usize| bytes[at..][..KEY_BYTES].try_into().expect("so many bytes");
-        Self { content: Digester::of_key(key(0)), file: Digester::of_key(key(KEY_BYTES)) }
+        let (content, file) = bytes.split_first_chunk().expect("it is longer");
+        let file = FileCipher::of_key(file.try_into().expect("the rest"));
+        Self { content: Digester::of_key(*content), file }
     }
 }
 
 /// Bytes of the keys that a borrower gets.
-pub(crate) const LENT_KEYS: usize = 2 * KEY_BYTES;
+pub(crate) const LENT_KEYS: usize = KEY_BYTES + file_cipher::KEY_BYTES;
 
 /// Whose file we read. The stream is kept open for the other side to see that we live.
 struct Lender {
@@ -148,12 +151,13 @@ impl FileTier {
         Some((&lender.file, Units { first: units.first & !THEIRS, ..units }))
     }
 
-    /// What goes by the keys of the lender of these bytes goes by these; None if nobody has lent anything.
+    /// The lender's keys. None if no process has lent a file.
     pub(super) fn lender_keys(&self) -> Option<&LenderKeys> {
         self.loans.lender.get().map(|lender| &lender.keys)
     }
 
-    /// The objects in all these units are gone. What is a child's still is held back, and what is a parent's is let go.
+    /// The objects in all these units are gone. What is a child's still is held back, and what is a
+    /// parent's is let go.
     pub(super) fn release_all(&self, all: &[Units]) {
         let mut lending = self.loans.lending.lock();
         let mut extents = self.extents.lock();
@@ -245,17 +249,20 @@ impl TieredStore {
         Some(sums.into_iter().chain(self.blocks.noted(id)).flat_map(u64::to_ne_bytes).collect())
     }
 
-    /// What a borrower needs to know again what is lent: secret to all others.
+    /// The keys that a borrower needs. It only deciphers by that of the file: what it spills goes
+    /// to its own file, by its own key.
     pub(crate) fn lent_keys(&self) -> [u8; LENT_KEYS] {
         let mut keys = [0; LENT_KEYS];
         let (content, file) = keys.split_at_mut(KEY_BYTES);
         content.copy_from_slice(&self.content_digester().key());
-        file.copy_from_slice(&self.file.as_ref().map_or([0; KEY_BYTES], |file| file.digester.key()));
+        if let Some(tier) = &self.file {
+            file.copy_from_slice(&tier.cipher.key());
+        }
         keys
     }
 
-    /// In a child, before anything is stored: it reads its parent's file from now on, and knows what is there by these keys. False
-    /// if it has no file of its own, or has a lender already.
+    /// In a child, before anything is stored: it reads its parent's file from now on, by these
+    /// keys. False if it has no file of its own, or has a lender already.
     #[must_use]
     pub(crate) fn borrow_from(&self, lent: Lent, keys: &[u8; LENT_KEYS], stream: &Arc<Stream>) -> bool {
         let Some(file) = &self.file else { return false };

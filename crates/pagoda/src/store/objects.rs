@@ -28,7 +28,8 @@ pub(super) const NOBODY: u32 = u32::MAX;
 /// One stored page.
 pub(super) struct Object {
     word: AtomicU64,
-    /// Of the bytes in the file, or the version that they were sealed with for the remote store; nothing while it is in memory alone.
+    /// The checksum of the bytes in the file, or the version that they were sealed in for the
+    /// remote store; nothing while the object is in memory alone.
     pub checksum: AtomicU64,
     /// The digest of the page as it was put, wherever it is now; 0 if none was made.
     pub digest: AtomicU64,

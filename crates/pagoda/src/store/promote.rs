@@ -171,7 +171,8 @@ impl TieredStore {
         if word.has(DENSE) || word.raw() || range.end > word.len() {
             return Ok(None);
         }
-        let bytes = match file.read_part(word.units(), range, &mut scratch.slots) {
+        let sum = self.table.at(id).checksum.load(Ordering::Relaxed);
+        let bytes = match file.read_part(word.units(), sum, range, &mut scratch.slots) {
             Ok(bytes) => bytes,
             Err(error) if self.is_still_at(id, word) => return Err(error),
             Err(_) => return Ok(None),

@@ -93,9 +93,9 @@ impl TieredStore {
         let mut came = 0;
         for (id, word, units) in std::iter::once(wanted).chain(others()) {
             let Some(at) = stretches.offset_of(units) else { continue };
-            let bytes = &batch.buffer[at..][..word.len()];
+            let bytes = &mut batch.buffer[at..][..word.len()];
             let sum = self.table.at(id).checksum.load(Ordering::Relaxed);
-            if file.checksum(units, bytes) != Some(sum) {
+            if !file.open_at(units, sum, bytes) {
                 continue;
             }
             let Some(first) = self.room_for_guess(id, word) else { break };

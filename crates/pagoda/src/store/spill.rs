@@ -129,13 +129,10 @@ impl TieredStore {
             self.gather(&mut state, |state| &mut state.packed, batch);
         }
         drop(state);
+        self.fill(batch);
         for index in 0..batch.items.len() {
             let item = batch.items[index];
-            // No thread frees these blocks while the object is moving.
-            let first = self.table.at(item.id).word().first();
-            let bytes = batch.bytes_of(&item);
-            self.memory.read(first, 0..bytes.len(), bytes);
-            self.note_blocks(item.id, self.table.at(item.id).word(), bytes);
+            self.note_blocks(item.id, self.table.at(item.id).word(), batch.bytes_of(&item));
         }
         let outcome = self.write_batch(batch);
         let freed = match outcome {
@@ -143,6 +140,16 @@ impl TieredStore {
             Err(_) => self.settle(None, batch, 0),
         };
         outcome.map(|_| freed)
+    }
+
+    /// Copies the objects of a batch, which are moving out of memory, into it.
+    fn fill(&self, batch: &mut Batch) {
+        for index in 0..batch.items.len() {
+            let item = batch.items[index];
+            // No other thread frees these blocks while the object is moving.
+            let first = self.table.at(item.id).word().first();
+            self.memory.read(first, 0..item.len, batch.bytes_of(&item));
+        }
     }
 
     /// Writes the front of a batch to the file, or, if that takes nothing, all of it to the remote
@@ -156,6 +163,10 @@ impl TieredStore {
         let Some(remote) = &self.remote else { return Err(from_file) };
         // Objects that only wait to be deleted there don't make it full.
         while !remote.has_room(batch) && self.delete_gone() {}
+        if self.file.is_some() {
+            // The file's tier has enciphered it.
+            self.fill(batch);
+        }
         match (remote.write(batch), from_file) {
             (Ok(number), _) => Ok((Written::Remote(remote, number), batch.items.len())),
             (Err(RemoteError::Full), error) => Err(error),

@@ -13,7 +13,7 @@ use super::objects::Kind;
 use super::spill::Written;
 use super::tests::{assert_holds, config, page_of, stored, with_file, with_ring};
 use super::*;
-use crate::crypto::digest::Digester;
+use crate::crypto::file_cipher::FileCipher;
 use crate::store::fault_injection::{Fault, Faults, Plan};
 
 #[test]
@@ -64,7 +64,7 @@ fn store_over(path: &str, read: bool, write: bool) -> TieredStore {
     let file = File::options().read(read).write(write).open(path).expect("a device");
     let mut store = TieredStore::open(config(BasePage::K64, Bytes::mib(1), None)).expect("small");
     store.file =
-        Some(FileTier::over(DirectFile::from(OwnedFd::from(file)), 64 << 20, Digester::of_key([5; 32])));
+        Some(FileTier::over(DirectFile::from(OwnedFd::from(file)), 64 << 20, FileCipher::of_key(&[5; 48])));
     *store.spiller.lock() = Some(Batch::new(Bytes::gib(1)));
     store
 }

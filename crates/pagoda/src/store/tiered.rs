@@ -48,7 +48,7 @@ pub struct TieredStore {
     /// Parts of pages that were read from the file.
     #[cfg(test)]
     pub(crate) parts_read: std::sync::atomic::AtomicU64,
-    /// By which content is known again, unless it goes by a lender's: see [`content_digester`](Self::content_digester).
+    /// Used unless there is a lender: see [`content_digester`](Self::content_digester).
     digester: Digester,
 }
 
@@ -166,8 +166,8 @@ impl TieredStore {
         self.file.as_ref().map_or(0, FileTier::take_together)
     }
 
-    /// The digester by which pages and packed blocks are known again. A child that reads its parent's file has its parent's,
-    /// with the digests that its parent has taken.
+    /// The digester of pages and packed blocks. A child that reads its parent's file uses its
+    /// parent's, with the digests that its parent has taken.
     pub(super) fn content_digester(&self) -> &Digester {
         let lender = self.file.as_ref().and_then(FileTier::lender_keys);
         lender.map_or(&self.digester, |keys| &keys.content)

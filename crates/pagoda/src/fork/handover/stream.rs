@@ -20,9 +20,9 @@ pub(super) enum Kind {
     Packed,
     /// A page as it is; its bytes follow.
     Plain,
-    /// The keys by which what is lent is known again; they follow. Before the first page, if the parent's file is lent.
+    /// The keys of the parent's file, if it is lent; they follow. Comes before all else.
     Keys,
-    /// A page that lies in the parent's file and stays there; where, and what it has to be, follows.
+    /// A page that lies in the parent's file and stays there. Its place and digest follow.
     Lent,
     End,
 }

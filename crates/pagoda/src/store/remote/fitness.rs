@@ -1,7 +1,8 @@
-//! Whether a server is fit to be a remote store: asked when a store is opened, of each node that will have something.
+//! Whether a server is fit to be a remote store: asked when a store is opened, of each node that
+//! will have something.
 //!
-//! A server that evicts would lose content, and what it loses is an error only once it is wanted. This module must never take a
-//! server that does not say what it is for one that is fit.
+//! A server that evicts would lose content, and what it loses is an error only once it is wanted.
+//! This module must never take a server that does not say what it is for one that is fit.
 
 use std::net::SocketAddr;
 
@@ -35,8 +36,8 @@ pub enum RemoteOpenError {
     },
 }
 
-/// Whether a server is one of a cluster, if it keeps what it is given. Its policy may still be changed under way; what is missing then
-/// is an error.
+/// Whether a server is one of a cluster, if it keeps what it is given. Its policy may still be
+/// changed under way; what is missing then is an error.
 pub(super) fn check_server(links: &mut Links, node: SocketAddr) -> Result<bool, RemoteOpenError> {
     let answer = links.ask_node(node, &redis::cmd("INFO"), 256 << 10)?;
     let Value::BulkString(text) = &answer else { return Err(RemoteError::Refused.into()) };

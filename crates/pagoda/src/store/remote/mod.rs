@@ -1,16 +1,17 @@
 //! The remote tier: objects at a Redis or Valkey server, or a cluster of them, that several
 //! machines share.
 //!
-//! A batch of objects is written as one transaction: fields of one of this owner's hashes, and that hash's expiry with
-//! them. So there is never content there without an expiry, and a live owner renews few keys however much it holds; one
-//! that is gone leaves nothing behind. The server is not trusted: each object is sealed for its place ([`crate::crypto::sealing`]),
-//! and what comes back is seen only if it opens. Every request ends by a
-//! deadline, and nothing is given up here before the server has said that it has it. What it may have done without saying so
-//! is deleted before the next batch; should it come to that later still, it is a field that nobody asks for, until its hash
-//! expires.
+//! A batch of objects is written as one transaction: fields of one of this owner's hashes, and that
+//! hash's expiry with them. So there is never content there without an expiry, and a live owner
+//! renews few keys however much it holds; one that is gone leaves nothing behind. The server is not
+//! trusted: each object is sealed for its place ([`crate::crypto::sealing`]), and what comes back
+//! is seen only if it opens. Every request ends by a deadline, and nothing is given up here before
+//! the server has said that it has it. What it may have done without saying so is deleted before
+//! the next batch; should it come to that later still, it is a field that nobody asks for, until
+//! its hash expires.
 //!
 //! ```text
-//! pagoda:OWNER:SHARD ─► { object number, batch number: sealed bytes and their tag, … }     shard = batch number % 16
+//! pagoda:OWNER:SHARD ─► { object number, batch number: sealed bytes and tag, … }   SHARD = batch number % 16
 //! ```
 //!
 //! A cluster has each of these hashes at one of its nodes, and a batch is of one hash. So each
@@ -226,8 +227,8 @@ impl RemoteTier {
         self.writer.lock().pause.is_some_and(|(until, _)| ran_ns() < until)
     }
 
-    /// Writes all of a batch, and returns its number: each item has its version then, in place of a checksum, and the batch has
-    /// nothing in clear any more. On an error nothing is stored, or will
+    /// Writes all of a batch, and returns its number. Each item has its version then, in place of a
+    /// checksum, and the batch is enciphered. On an error nothing is stored, or will
     /// be deleted before anything else is written.
     pub fn write(&self, batch: &mut Batch) -> Result<u32, RemoteError> {
         if !self.has_room(batch) {

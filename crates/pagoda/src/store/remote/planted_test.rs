@@ -1,4 +1,5 @@
-//! A server that shows, swaps, replays and makes up what it has: nothing of it is read that is not what was written there last.
+//! A server that shows, swaps, replays and makes up values: the store reads none that it did not
+//! write there last.
 
 use pagoda_core::page::BasePage;
 use pagoda_linux::testing::redis::RedisServer;
