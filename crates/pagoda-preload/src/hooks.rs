@@ -76,6 +76,8 @@ pub const ERRNO_LOCATION: usize = 25;
 pub const REGISTER_ATFORK: usize = 26;
 /// The place of `__cxa_atexit` in [`NAMES`].
 pub const CXA_ATEXIT: usize = 27;
+/// The place of the first function of `limits` in [`NAMES`].
+pub const LIMITS: usize = 28;
 
 /// How much of a thread's control block the kernel may read or write: glibc's `struct pthread` has
 /// under 2,560 bytes on x86_64, from the thread pointer upwards: 2,304 since 2.35, of which the

@@ -16,7 +16,7 @@ use pagoda_core::budget::addresses_most;
 use pagoda_core::size::Bytes;
 use pagoda_linux::process::thread::exit_process;
 
-use crate::hooks::real;
+use crate::hooks::{LIMITS, real};
 
 /// The address space of an engine; 0 in a process whose limits stay as they are. Children have the
 /// same.
@@ -61,7 +61,7 @@ type Get = unsafe extern "C" fn(c_int, *mut rlimit) -> c_int;
 type Both = unsafe extern "C" fn(libc::pid_t, c_int, *const rlimit, *mut rlimit) -> c_int;
 
 macro_rules! hooks {
-    ($($set:ident = $set_at:literal, $get:ident = $get_at:literal, $both:ident = $both_at:literal;)+) => {$(
+    ($($set:ident = $set_at:expr, $get:ident = $get_at:expr, $both:ident = $both_at:expr;)+) => {$(
         /// As setrlimit(2).
         ///
         /// # Safety
@@ -129,6 +129,6 @@ macro_rules! hooks {
 }
 
 hooks! {
-    setrlimit = 28, getrlimit = 30, prlimit = 32;
-    setrlimit64 = 27, getrlimit64 = 29, prlimit64 = 31;
+    setrlimit = LIMITS, getrlimit = LIMITS + 2, prlimit = LIMITS + 4;
+    setrlimit64 = LIMITS + 1, getrlimit64 = LIMITS + 3, prlimit64 = LIMITS + 5;
 }
