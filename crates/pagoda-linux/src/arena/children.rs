@@ -5,7 +5,6 @@
 //! beside. This module must never change a page that is there in a child.
 
 use std::io;
-use std::time::Duration;
 
 use rustix::mm::{Advice, madvise};
 
@@ -57,16 +56,10 @@ impl Space {
     }
 
     /// Offers a forked child, when it comes to its doorbell, to take over its missing pages. None
-    /// where the system has no means for it, or the child is changing its mappings. `patience` is
-    /// the longest that either side waits for the other within the stream; `lent` is a file that it
-    /// may read on.
-    pub fn offer(
-        &self,
-        child: &Uffd,
-        patience: Duration,
-        lent: Option<(&DirectFile, &HoldsFile)>,
-    ) -> Option<Made<'_>> {
-        let made = self.offers.as_ref()?.make(child, patience, lent).ok()?;
+    /// where the system has no means for it, or the child is changing its mappings. `lent` is a
+    /// file that it may read on.
+    pub fn offer(&self, child: &Uffd, lent: Option<(&DirectFile, &HoldsFile)>) -> Option<Made<'_>> {
+        let made = self.offers.as_ref()?.make(child, lent).ok()?;
         self.doorbell?.offer(child, &made.offer).stop.is_none().then_some(made)
     }
 

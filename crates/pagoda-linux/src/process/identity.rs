@@ -133,6 +133,15 @@ pub fn namespaces() -> io::Result<u64> {
     Ok(of(c"/proc/self/ns/pid")? << 32 ^ of(c"/proc/self/ns/time").unwrap_or(0))
 }
 
+/// Whether a thread of any process is stopped, by a signal or by a debugger. False if that can't be
+/// known.
+#[must_use]
+pub fn is_stopped(thread: u32) -> bool {
+    let (mut path, mut text) = ([0; 32], [0; 1024]);
+    let stat = read(proc_path(thread, b"stat", &mut path), &mut text);
+    stat.ok().and_then(parse_stat).is_some_and(|stat| matches!(stat.state, b'T' | b't'))
+}
+
 /// `/proc/PID/NAME`, with its terminator; 32 bytes hold any.
 fn proc_path<'a>(pid: u32, name: &[u8], buffer: &'a mut [u8; 32]) -> &'a std::ffi::CStr {
     let mut digits = [0; 10];

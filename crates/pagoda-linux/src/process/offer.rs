@@ -9,7 +9,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -25,6 +25,7 @@ use crate::io::holds::{Holds, HoldsFile};
 use crate::mem::own_memory::declare;
 use crate::mem::range::PageRange;
 use crate::process::caller::current_id;
+use crate::process::identity::is_stopped;
 use crate::uffd::Uffd;
 
 /// Words of an offer in a page.
@@ -85,14 +86,17 @@ impl Offer {
     }
 
     fn settle(self, how: u64) -> bool {
-        let word = std::ptr::with_exposed_provenance::<AtomicU64>(self.word as usize);
-        // SAFETY: the address comes from the parent, by a page that only it and the kernel write:
-        // it is that of its `Offers`, which is never unmapped and inherited, aligned to a page, and
-        // only ever used as an atomic.
-        let word = unsafe { &*word };
         let open = self.number * STATES + OPEN;
         let settled = self.number * STATES + how;
-        word.compare_exchange(open, settled, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        self.shared().word.compare_exchange(open, settled, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    fn shared(&self) -> &Shared {
+        let shared = std::ptr::with_exposed_provenance::<Shared>(self.word as usize);
+        // SAFETY: the address comes from the parent, by a page that only it and the kernel write:
+        // it is that of its `Offers`, which is never unmapped and inherited, aligned to a page,
+        // zeroed when it is made, and only ever used as these atomics.
+        unsafe { &*shared }
     }
 
     /// In the child: takes the descriptors, into the calling thread's table. The parent serves
@@ -110,7 +114,8 @@ impl Offer {
         }
         let thread = thread_descriptor(self.thread)?;
         let get = |number: u32| pidfd_getfd(&thread, number.cast_signed(), PidfdGetfdFlags::empty());
-        let (uffd, stream) = (Uffd::of_parent(get(self.uffd)?), Stream(get(self.stream)?));
+        let (uffd, end) = (Uffd::of_parent(get(self.uffd)?), get(self.stream)?);
+        let stream = Stream { end, peer: self.thread, patience: PATIENCE };
         let lent = match self.lent {
             [NONE, _] | [_, NONE] => None,
             [file, holds] => Some(Lent { file: get(file)?.into(), holds: Holds::of(get(holds)?)? }),
@@ -118,10 +123,11 @@ impl Offer {
         Ok(Taken { uffd, stream, lent })
     }
 
-    /// In the child: from now on it serves its faults itself. False if the parent came first and
-    /// has revoked the offer.
+    /// In the child, by the thread that reads the stream: from now on it serves its faults itself.
+    /// False if the parent came first and has revoked the offer.
     #[must_use]
     pub fn accept(self) -> bool {
+        self.shared().reader.store(current_id(), Ordering::Relaxed);
         self.settle(ACCEPTED)
     }
 
@@ -159,6 +165,15 @@ pub(crate) fn thread_descriptor(id: u32) -> io::Result<OwnedFd> {
     Ok(pidfd_open(id, PidfdFlags::from_bits_retain(PIDFD_THREAD))?)
 }
 
+/// The beginning of the page that parent and children share.
+#[repr(C)]
+struct Shared {
+    /// The number of the offer and its outcome.
+    word: AtomicU64,
+    /// The child's thread that reads the stream, once it has accepted.
+    reader: AtomicU32,
+}
+
 /// Makes offers, one at a time. The word is on a page that children share, for good.
 #[derive(Debug)]
 pub struct Offers {
@@ -190,26 +205,24 @@ impl Offers {
         declare(PageRange::at(word, 4096)).then_some(Self { word })
     }
 
-    fn word(&self) -> &AtomicU64 {
-        let word = std::ptr::with_exposed_provenance::<AtomicU64>(self.word);
-        // SAFETY: the page was made by `new`, is never unmapped, and is only ever used as an
-        // atomic.
-        unsafe { &*word }
+    fn shared(&self) -> &Shared {
+        let shared = std::ptr::with_exposed_provenance::<Shared>(self.word);
+        // SAFETY: the page was made by `new` and zeroed by the kernel, is never unmapped, and is
+        // only ever used as these atomics.
+        unsafe { &*shared }
     }
 
-    /// Offers the descriptor of a child, as long as the result lives. One at a time. `patience` is
-    /// the longest that either side waits for the other within the stream; it is not 0. The `lent`
-    /// file is open as long, too.
+    fn word(&self) -> &AtomicU64 {
+        &self.shared().word
+    }
+
+    /// Offers the descriptor of a child, as long as the result lives. One at a time. The `lent` file
+    /// is open as long, too.
     ///
     /// # Errors
     /// Those of socketpair(2).
-    pub fn make(
-        &self,
-        child: &Uffd,
-        patience: Duration,
-        lent: Option<(&DirectFile, &HoldsFile)>,
-    ) -> io::Result<Made<'_>> {
-        let (mine, theirs) = Stream::pair(patience)?;
+    pub fn make(&self, child: &Uffd, lent: Option<(&DirectFile, &HoldsFile)>) -> io::Result<Made<'_>> {
+        let (mine, theirs) = Stream::pair(PATIENCE)?;
         let number = self.word().load(Ordering::Acquire) / STATES + 1;
         self.word().store(number * STATES + OPEN, Ordering::Release);
         let raw = |end: BorrowedFd<'_>| end.as_raw_fd().cast_unsigned();
@@ -217,7 +230,7 @@ impl Offers {
             process: std::process::id(),
             thread: current_id(),
             uffd: raw(child.as_fd()),
-            stream: raw(theirs.0.as_fd()),
+            stream: raw(theirs.end.as_fd()),
             lent: lent.map_or([NONE; 2], |(file, holds)| [raw(file.as_fd()), raw(holds.as_fd())]),
             word: self.word as u64,
             number,
@@ -246,26 +259,44 @@ impl Made<'_> {
     /// The stream to a child that has accepted. The child's end is its own alone from now on.
     #[must_use]
     pub fn into_stream(self) -> Stream {
-        self.stream
+        Stream { peer: self.offers.shared().reader.load(Ordering::Acquire), ..self.stream }
     }
 }
 
 /// One end of a stream between parent and child.
 #[derive(Debug)]
-pub struct Stream(OwnedFd);
+pub struct Stream {
+    end: OwnedFd,
+    /// The thread at the other end; 0 if it is not known.
+    peer: u32,
+    patience: Duration,
+}
+
+/// The longest that either side waits for the other while that runs.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long one call waits: then it is looked whether the other side is stopped.
+const SLICE: Duration = Duration::from_millis(100);
 
 impl Stream {
-    /// Both ends of one. `patience` is the longest that either waits for the other; it is not 0.
+    /// Both ends of one. `patience` is the longest that either waits for the other while that runs;
+    /// it is not 0.
     ///
     /// # Errors
     /// Those of socketpair(2).
     pub fn pair(patience: Duration) -> io::Result<(Self, Self)> {
         let (one, other) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         for end in [&one, &other] {
-            set_socket_timeout(end, Timeout::Send, Some(patience))?;
-            set_socket_timeout(end, Timeout::Recv, Some(patience))?;
+            set_socket_timeout(end, Timeout::Send, Some(SLICE))?;
+            set_socket_timeout(end, Timeout::Recv, Some(SLICE))?;
         }
-        Ok((Self(one), Self(other)))
+        Ok((Self { end: one, peer: 0, patience }, Self { end: other, peer: 0, patience }))
+    }
+
+    /// The thread at the other end, if it is known.
+    #[must_use]
+    pub fn peer(&self) -> Option<u32> {
+        Some(self.peer).filter(|peer| *peer != 0)
     }
 
     /// Whether the other side has closed it, which the kernel does for a process that ends or
@@ -273,7 +304,7 @@ impl Stream {
     /// For a side to which nothing is sent.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        match recv(&self.0, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+        match recv(&self.end, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
             Ok((received, _)) => received == 0,
             // Any other answer is no end: a caller that takes a living side for gone overwrites the
             // pages that it reads.
@@ -284,19 +315,21 @@ impl Stream {
     /// Ends it for both sides.
     pub fn end(&self) {
         // That of one that is over already says so.
-        let _ = shutdown(&self.0, Shutdown::Both);
+        let _ = shutdown(&self.end, Shutdown::Both);
     }
 
     /// Sends all of it.
     ///
     /// # Errors
-    /// `EPIPE`: the other side is gone. `EAGAIN`: it took nothing for as long as the stream's
-    /// patience.
+    /// `EPIPE`: the other side is gone. `EAGAIN`: it ran, and took nothing for as long as the
+    /// stream's patience.
     pub fn send(&self, mut bytes: &[u8]) -> io::Result<()> {
+        let mut waited = Duration::ZERO;
         while !bytes.is_empty() {
-            match send(&self.0, bytes, SendFlags::NOSIGNAL) {
-                Ok(sent) => bytes = &bytes[sent..],
+            match send(&self.end, bytes, SendFlags::NOSIGNAL) {
+                Ok(sent) => (bytes, waited) = (&bytes[sent..], Duration::ZERO),
                 Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if self.waits_on(&mut waited) => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -306,23 +339,37 @@ impl Stream {
     /// Fills all of `into`.
     ///
     /// # Errors
-    /// `UnexpectedEof`: the other side is gone. `EAGAIN`: nothing came for as long as the stream's
-    /// patience.
+    /// `UnexpectedEof`: the other side is gone. `EAGAIN`: it ran, and nothing came for as long as
+    /// the stream's patience.
     pub fn receive(&self, mut into: &mut [u8]) -> io::Result<()> {
+        let mut waited = Duration::ZERO;
         while !into.is_empty() {
-            match recv(&self.0, &mut *into, RecvFlags::empty()) {
+            match recv(&self.end, &mut *into, RecvFlags::empty()) {
                 Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok((received, _)) => into = &mut into[received..],
+                Ok((received, _)) => (into, waited) = (&mut into[received..], Duration::ZERO),
                 Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if self.waits_on(&mut waited) => {}
                 Err(error) => return Err(error.into()),
             }
         }
         Ok(())
     }
+
+    /// Another slice has passed without a byte: whether to wait for one more. A side that is
+    /// stopped (SIGSTOP, a debugger) will go on, or end and close the stream; only while it runs
+    /// does it use up the patience.
+    fn waits_on(&self, waited: &mut Duration) -> bool {
+        if !self.peer().is_some_and(is_stopped) {
+            *waited += SLICE;
+        }
+        *waited < self.patience
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use rustix::process::{Signal, kill_process};
+
     use super::*;
 
     #[test]
@@ -349,15 +396,38 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_that_was_stopped_used_up_the_patience() {
+        let mut sleeper = std::process::Command::new("sleep").arg("600").spawn().expect("it starts");
+        let id = Pid::from_child(&sleeper);
+        let peer = id.as_raw_nonzero().get().cast_unsigned();
+        let send = |signal| kill_process(id, signal).expect("it is there");
+        let (mut one, other) = Stream::pair(SLICE).expect("a pair");
+        one.peer = peer;
+        send(Signal::STOP);
+        crate::testing::wait::until("it is stopped", || is_stopped(peer));
+        std::thread::scope(|scope| {
+            let got = scope.spawn(|| one.receive(&mut [0]));
+            std::thread::sleep(5 * SLICE);
+            other.send(b"x").expect("sent");
+            got.join().expect("no panic").expect("it waited for as long as the other was stopped");
+        });
+        send(Signal::CONT);
+        crate::testing::wait::until("it runs", || !is_stopped(peer));
+        let told = one.receive(&mut [0]).expect_err("nothing comes");
+        assert_eq!(told.kind(), io::ErrorKind::WouldBlock);
+        sleeper.kill().and_then(|()| sleeper.wait()).expect("it ends");
+    }
+
+    #[test]
     fn an_error_that_is_not_the_other_sides_end_is_no_end() {
         let (one, other) = Stream::pair(Duration::from_secs(5)).expect("a pair");
         one.send(b"unread").expect("sent");
         drop(other);
         let mut byte = [0; 1];
-        let told = recv(&one.0, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        let told = recv(&one.end, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT);
         assert_eq!(told.expect_err("an end with bytes that were not read"), Errno::CONNRESET);
         // No socket, so that all that is asked of it is refused.
         let file = std::fs::File::open("/dev/null").expect("it is there");
-        assert!(!Stream(file.into()).is_over());
+        assert!(!Stream { end: file.into(), peer: 0, patience: SLICE }.is_over());
     }
 }

@@ -8,6 +8,7 @@
 use std::sync::atomic::Ordering;
 
 use pagoda_core::fork::in_progress::{Begin, Forking};
+use pagoda_linux::process::identity::is_stopped;
 use pagoda_linux::process::spare_descriptor::has_room;
 use pagoda_linux::process::thread::{now_ns, ran_ns, sleep_us};
 
@@ -72,6 +73,13 @@ impl Engine {
     /// first.
     pub(crate) fn fork_went_on_ns(&self) -> u64 {
         self.announcements.went_on_ns.load(Ordering::Relaxed)
+    }
+
+    /// Whether a child that is sent its memory is stopped: the faults that wait for that are not
+    /// stuck, for they go on with the child, or with its end.
+    pub(crate) fn waits_for_a_stopped_child(&self) -> bool {
+        let reader = self.announcements.reader.load(Ordering::Relaxed);
+        reader != 0 && is_stopped(reader)
     }
 
     /// Waits until all forks are over that were announced so far, the caller's own among them, and

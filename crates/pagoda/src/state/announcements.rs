@@ -2,7 +2,7 @@
 //!
 //! Counters alone: the waits are in `fork/inflight.rs`.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// The number of announced forks, and of those that no thread has to wait for any more: they were
 /// served, or failed.
@@ -12,4 +12,6 @@ pub(crate) struct Announcements {
     pub(crate) over: AtomicU64,
     /// When one that is served got on last.
     pub(crate) went_on_ns: AtomicU64,
+    /// The thread of a child that reads what it is sent just now; 0 if there is none.
+    pub(crate) reader: AtomicU32,
 }

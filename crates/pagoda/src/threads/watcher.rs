@@ -309,6 +309,9 @@ impl Engine {
         for since in self.serving_since_ns.iter().take(HANDLERS_MAX) {
             let since = since.load(Ordering::Relaxed);
             if since != 0 && now.saturating_sub(since.max(fork_ns)) > STUCK_NS {
+                if self.waits_for_a_stopped_child() {
+                    return self.note_fork_goes_on();
+                }
                 // A few movable pages may be evicted and refault all the while, so that reclaim
                 // never sees that they are not enough.
                 let is_short = self.free() < self.marks().min;

@@ -7,7 +7,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
 
 use pagoda_core::budget::shares;
 use pagoda_core::page::OS_PAGE;
@@ -28,10 +28,6 @@ use crate::table::{Page, Span, Table, give};
 /// How long a child may take from its fork until it accepts: it comes to its fork handlers and
 /// makes an engine.
 const PATIENCE_NS: u64 = 2_000_000_000;
-
-/// The longest that either side waits for the other within the stream. A child that is stopped for
-/// longer ends when it goes on.
-const STREAM_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The time between two looks at the child's messages.
 const LOOK_US: u32 = 50;
@@ -61,7 +57,7 @@ impl Engine {
         }
         let loan = self.store.loan();
         let lent = loan.as_ref().map(Loan::descriptors);
-        let Some(made) = self.space.offer(&child.uffd, STREAM_PATIENCE, lent) else {
+        let Some(made) = self.space.offer(&child.uffd, lent) else {
             return HandedOver::Nothing(born);
         };
         let begin = ran_ns();
@@ -85,19 +81,21 @@ impl Engine {
         }
         // They fault again, and the child's own engine hears of it.
         waiting.iter().for_each(|address| child.uffd.wake(PageRange::page(*address)));
-        // A child that is gone, or stands still for too long, gets no end, and ends itself. So does
-        // one that changed a mapping in the moment before it accepted: its thread does nothing
-        // there that would.
+        // A child that is gone, or runs and takes nothing for too long, gets no end, and ends
+        // itself. So does one that changed a mapping in the moment before it accepted: its thread
+        // does nothing there that would.
         if child.is_as_it_was() {
             let stream = Arc::new(made.into_stream());
             if let Some(loan) = &loan {
                 self.store.begin_loan(loan, &stream);
             }
+            self.announcements.reader.store(stream.peer().unwrap_or(0), Ordering::Relaxed);
             if self.send_all(table, &stream, loan.as_ref(), buffer, scratch).is_err() {
                 // A child that lacks the end reads nothing for its program: it holds nothing any
                 // more.
                 stream.end();
             }
+            self.announcements.reader.store(0, Ordering::Relaxed);
         }
         HandedOver::Everything
     }
