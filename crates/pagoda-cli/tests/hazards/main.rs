@@ -5,11 +5,13 @@
 //! program that the machine itself does not support fails neither. Every program checks its own
 //! memory.
 
+mod chaos;
 mod descriptors;
 mod give_way;
 mod grown_fork;
 mod last_thread;
 mod limits;
+mod members;
 mod memory_group;
 mod noexec;
 mod preloaded;
@@ -19,4 +21,5 @@ mod reasons;
 mod replaced;
 mod rights;
 mod sanitizers;
+mod stopped;
 mod symbols;
