@@ -30,19 +30,36 @@ const PAGES: [&str; 3] = ["3072", "6144", "8192"];
 
 const MIB: u64 = 1 << 20;
 
+/// A process whose end is told by the status of the run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum First {
+    /// `pagoda run`.
+    Runner,
+    /// The program that it was given.
+    Named,
+}
+
 /// The way a round is run, by its seed.
 #[derive(Debug)]
 struct Round {
     seed: u64,
     zones: usize,
     may_trace: bool,
+    /// The one of the two first processes that is killed in this round.
+    kills: Option<First>,
     /// In a memory group whose limit the tree reaches.
     is_greedy: bool,
 }
 
 impl Round {
     fn new(seed: u64) -> Self {
-        Self { seed, zones: 1 + seed as usize % 2, may_trace: seed / 2 % 2 == 0, is_greedy: seed % 5 == 4 }
+        let kills = match seed % 10 {
+            3 => Some(First::Runner),
+            6 => Some(First::Named),
+            _ => None,
+        };
+        let (zones, may_trace) = (1 + seed as usize % 2, seed / 2 % 2 == 0);
+        Self { seed, zones, may_trace, kills, is_greedy: seed % 5 == 4 }
     }
 
     fn command(&self, program: &Program, group: Option<&MemoryGroup>) -> Command {
@@ -88,9 +105,8 @@ struct Hits {
     done: Vec<String>,
     /// A process was ended, which its children may have to be told of.
     killed: bool,
-    /// The runner or the named program was: the status of the run says so.
-    named: bool,
-    runner: bool,
+    /// The runner or the named program was.
+    first: bool,
 }
 
 /// Kills and stops members until the tree's life is over. All that it stopped is continued.
@@ -115,18 +131,29 @@ fn hit(round: &Round, runner: i32, program: &Path) -> Hits {
         next = Instant::now() + Duration::from_micros(random.between(500, 150_000) as u64);
         let members = members(program);
         let Some(youngest) = members.last() else { continue };
+        let named = members.iter().find(|member| member.parent == runner);
+        let runner = Member { id: runner, parent: 0 };
         let one = match random.below(16) {
-            0 => Member { id: runner, parent: 0 },
+            0 => runner,
             1..8 => *youngest,
             _ => members[random.below(members.len())],
         };
         let how = match random.below(8) {
             0 | 1 => Signal::KILL,
-            2 if one.id != runner => Signal::SEGV,
+            2 => Signal::SEGV,
             _ => Signal::STOP,
         };
-        // The tree ends with its first process in few rounds.
-        if how != Signal::STOP && (one.id == runner || one.parent == runner) && !random.one_in(8) {
+        let first = match round.kills {
+            Some(First::Runner) => Some(runner),
+            Some(First::Named) => named.copied(),
+            None => None,
+        };
+        let is_time = !hits.first && end.saturating_duration_since(Instant::now()) < LIFE / 2;
+        let first = first.filter(|_| is_time);
+        let (one, how) = first.map_or((one, how), |first| (first, Signal::KILL));
+        let is_first = one.id == runner.id || named.is_some_and(|named| named.id == one.id);
+        // The tree ends with its first process, and so only where that is wanted.
+        if how != Signal::STOP && is_first && first.is_none() {
             continue;
         }
         send(one.id, how);
@@ -136,8 +163,7 @@ fn hit(round: &Round, runner: i32, program: &Path) -> Hits {
             stopped.push((until, one.id));
         } else {
             hits.killed = true;
-            hits.runner |= one.id == runner;
-            hits.named |= one.parent == runner;
+            hits.first |= is_first;
         }
     }
     hits
@@ -199,7 +225,7 @@ fn run(round: &Round, program: &Program) -> Result<(), String> {
     let said = fs::read_to_string(said).expect("what they said");
     let told = format!("{hits:?}\n{said}");
     let status = ended.map_err(|why| format!("{why}\n{told}"))?;
-    let is_killed = hits.runner || hits.named || group.is_some();
+    let is_killed = hits.first || group.is_some();
     if !status.success() && !is_killed {
         return Err(format!("it ended with {status}\n{told}"));
     }
