@@ -188,17 +188,15 @@ fn after_pressure_each_zone_is_lifted_and_reclaim_sleeps() {
         builder(&[("small", 8, Place::Local), ("large", 56, Place::Local)]).build().expect("manager");
     let mut region = manager.region(Bytes::mib(160)).create().expect("region");
     fill(&mut region, 0, 160 << 20);
-    until("no zone is below its low watermark", || {
-        manager.zones().iter().all(|(_, zone)| zone.free >= zone.low)
-    });
     settled(&manager);
+    // One state, looked at until it is reached: on a busy machine a pause may only mean that the
+    // reclaimer waits for a processor.
     let mut evictions = manager.stats().evictions;
-    until("nothing is evicted any more", || {
+    until("no zone is below its low watermark, and nothing is evicted any more", || {
         std::thread::sleep(std::time::Duration::from_millis(300));
-        std::mem::replace(&mut evictions, manager.stats().evictions) == evictions
+        let asleep = std::mem::replace(&mut evictions, manager.stats().evictions) == evictions;
+        asleep && manager.zones().iter().all(|(_, zone)| zone.free >= zone.low)
     });
-    let zones = manager.zones();
-    assert!(zones.iter().all(|(_, zone)| zone.free >= zone.low), "{zones:?}");
 }
 
 #[test]
