@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::ops::Range;
 use std::thread;
 
-use pagoda::migrate::{Codec, ZeroPolicy};
+use pagoda::migrate::{Codec, Writer, ZeroPolicy};
 use pagoda::{Bytes, Manager, Region};
 use pagoda_linux::procfs::pagemap::{PagemapScanner, Presence};
 use pagoda_linux::testing::address::load;
@@ -20,6 +20,23 @@ const WRITTEN: Range<usize> = 0..16;
 const ZEROES: Range<usize> = 64..128;
 const CONTENT: Range<usize> = 128..192;
 const EMPTIED: Range<usize> = 192..256;
+
+/// Writes a page when its writer has stopped: something is owed also where the writer had no processor
+/// for the last round.
+struct LastWord<'a> {
+    brake: &'a Brake,
+    region: &'a Region,
+}
+
+impl Writer for LastWord<'_> {
+    fn throttle(&mut self, percent: u8) {
+        Writer::throttle(&mut self.brake, percent);
+    }
+    fn stop(&mut self) {
+        Writer::stop(&mut self.brake);
+        self.region.write_words(WRITTEN.start * PAGE, &u64::MAX.to_ne_bytes()).expect("written");
+    }
+}
 
 /// How many of `pages` hold a frame.
 pub fn held(region: &Region, pages: Range<usize>) -> usize {
@@ -48,7 +65,7 @@ fn a_page_that_was_received_as_zero_is_answered_with_zero_without_a_write_and_wi
             .for_each(|page| region.write_words(page * PAGE, &content(page)).expect("written"));
         region.discard(EMPTIED.start * PAGE, EMPTIED.len() * PAGE).expect("discarded");
         let brake = Brake::default();
-        // Slow enough that something is written in every round.
+        // Slow enough that mostly something is written in every round.
         let mut options = late_options(Codec::None, 2, 2);
         options.send.bandwidth = Some(Bytes::mib(2));
         let moved = thread::scope(|scope| {
@@ -61,8 +78,9 @@ fn a_page_that_was_received_as_zero_is_answered_with_zero_without_a_write_and_wi
                 });
             });
             let send = |at: &_| {
+                let mut writer = LastWord { brake: &brake, region: &region };
                 let sent =
-                    region.migrate_to(at, &options, &mut &brake, &mut |_, _| ControlFlow::Continue(()));
+                    region.migrate_to(at, &options, &mut writer, &mut |_, _| ControlFlow::Continue(()));
                 brake.stop();
                 sent
             };
