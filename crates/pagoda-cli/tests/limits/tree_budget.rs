@@ -1,7 +1,7 @@
 //! A process and its forked children within one budget: the sum of their memory is sampled from
 //! outside all the while, with shared memory counted once.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pagoda_linux::testing::process::{fork, wait};
 
@@ -17,9 +17,10 @@ const CHILDREN: usize = 3;
 /// The memory that each of the four fills, and then writes and checks so often.
 const PAGES: usize = 64 * PAGES_PER_MIB;
 const TIMES: usize = 4;
-/// How fast each fills, which is half a gigabyte a second for all of them: the memory taken between
-/// two looks is no more than the allowed excess.
-const MIB_PER_S: f64 = 128.0;
+/// The pause after each MiB. All of them together fill half a gigabyte a second at most: the memory
+/// taken between two looks is no more than the allowed excess. A process that waited for a
+/// processor must not catch up.
+const PAUSE: Duration = Duration::from_millis(8);
 /// Seen from outside, all of them have to have been there at once.
 const SAMPLES_LEAST: usize = 20;
 
@@ -63,11 +64,9 @@ pub fn program() -> Result<(), String> {
 
 /// Writes all of it, MiB by MiB.
 fn write_in_time(mapping: &mut Mapping) {
-    let begin = Instant::now();
-    for (mib, first) in (0..PAGES).step_by(PAGES_PER_MIB).enumerate() {
+    for first in (0..PAGES).step_by(PAGES_PER_MIB) {
         write(mapping, first..first + PAGES_PER_MIB);
-        let due = Duration::from_secs_f64((mib + 1) as f64 / MIB_PER_S);
-        std::thread::sleep(due.saturating_sub(begin.elapsed()));
+        std::thread::sleep(PAUSE);
     }
 }
 
