@@ -10,8 +10,8 @@ use crate::run::begin;
 use crate::support::memory::Mapping;
 
 /// A shell that sets a limit (its letter and value are the next two words) and becomes the command
-/// that follows.
-const LIMITED: &str = "ulimit -$0 $1 && shift && exec \"$@\"";
+/// that follows. It closes descriptors that the tests inherited, from make(1) for example.
+const LIMITED: &str = "exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-; ulimit -$0 $1 && shift && exec \"$@\"";
 
 fn limited(
     letter: &str,
