@@ -6,22 +6,30 @@ use super::program::{Program, output, said};
 #[test]
 fn a_program_that_is_ended_is_told_what_its_memory_is_that_can_not_be_moved() {
     let Some(program) = Program::build("reasons", &[]) else { return };
-    for (kind, reason) in
-        [("read-only", "can't be written"), ("executable", "is executable"), ("locked", "is locked (mlock)")]
-    {
-        let native = output(&mut program.native(&[kind]));
-        if native.status.code() != Some(0) {
-            // This machine does not let it lock so much, say.
-            continue;
+    let program = &program;
+    let kinds =
+        [("read-only", "can't be written"), ("executable", "is executable"), ("locked", "is locked (mlock)")];
+    // Each waits ten seconds for memory before it is ended: they do it together.
+    std::thread::scope(|scope| {
+        for (kind, reason) in kinds {
+            scope.spawn(move || expect_reason(program, kind, reason));
         }
-        let ended = output(&mut program.managed(&["--memory", "48M"], &[kind]));
-        let said = said(&ended);
-        assert_eq!(ended.status.code(), Some(125), "{kind}: {said}");
-        let line =
-            said.lines().find(|line| line.contains("memory was needed")).unwrap_or_else(|| panic!("{said}"));
-        assert!(
-            line.contains(reason) && line.contains("MiB of it") && line.contains("--memory"),
-            "{kind}: {line}"
-        );
+    });
+}
+
+fn expect_reason(program: &Program, kind: &str, reason: &str) {
+    let native = output(&mut program.native(&[kind]));
+    if native.status.code() != Some(0) {
+        // This machine does not let it lock so much, say.
+        return;
     }
+    let ended = output(&mut program.managed(&["--memory", "48M"], &[kind]));
+    let said = said(&ended);
+    assert_eq!(ended.status.code(), Some(125), "{kind}: {said}");
+    let line =
+        said.lines().find(|line| line.contains("memory was needed")).unwrap_or_else(|| panic!("{said}"));
+    assert!(
+        line.contains(reason) && line.contains("MiB of it") && line.contains("--memory"),
+        "{kind}: {line}"
+    );
 }
