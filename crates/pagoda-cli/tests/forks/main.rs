@@ -83,7 +83,7 @@ fn main() -> ExitCode {
             run: Box::new(move || run(kind, base_page, forks.unwrap_or(kind.short))),
         })
     });
-    suite::run(&arguments, tests.collect())
+    suite::run(&arguments, tests.collect(), 1)
 }
 
 fn run(kind: &Kind, base_page: &str, forks: u64) -> Result<String, String> {

@@ -78,7 +78,7 @@ fn main() -> ExitCode {
         })
     });
     let rights = Test { name: "jit_rights".to_owned(), run: Box::new(rights::run) };
-    suite::run(&arguments, cases.chain([rights]).collect())
+    suite::run(&arguments, cases.chain([rights]).collect(), 1)
 }
 
 fn run(case: &Case, base_page: &str) -> Result<String, String> {

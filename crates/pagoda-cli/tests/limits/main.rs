@@ -42,6 +42,9 @@ use support::suite::{self, Test};
 
 type Body = fn() -> Result<String, String>;
 
+/// Most of these programs wait for a look of the watcher most of their time.
+const AT_ONCE: usize = 3;
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.first().is_some_and(|first| first == ROLE) {
@@ -91,5 +94,5 @@ fn main() -> ExitCode {
         name: name.to_owned(),
         run: Box::new(move || if suite::can_run("limits") { run() } else { Ok(suite::SKIPPED.to_owned()) }),
     };
-    suite::run(&arguments, tests.iter().map(test).collect())
+    suite::run(&arguments, tests.iter().map(test).collect(), AT_ONCE)
 }

@@ -72,7 +72,7 @@ fn main() -> ExitCode {
             run: Box::new(move || run(race, base_page, rounds)),
         })
     });
-    suite::run(&arguments, tests.collect())
+    suite::run(&arguments, tests.collect(), 1)
 }
 
 fn run(race: &Race, base_page: &str, rounds: Option<u64>) -> Result<String, String> {

@@ -1,10 +1,13 @@
 //! A small harness, because a test executable that runs itself as a plain program can't have the
-//! usual one: it takes names to filter by, `--list` and `--skip`, and runs one test at a time.
+//! usual one. It takes names to filter by, `--list` and `--skip`, and runs as many tests at a time
+//! as its caller says: tests that mostly wait overlap, tests that need all processors don't.
 //!
 //! With `PAGODA_STIR` in the environment the kernel compacts memory all the while, as root: pages
 //! get other frames under everything that happens.
 
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use pagoda_linux::testing::random::mix;
 use pagoda_linux::testing::skip::skip;
@@ -16,11 +19,11 @@ pub const SKIPPED: &str = "skipped";
 /// A test's name and its function. `Err` describes the fault.
 pub struct Test {
     pub name: String,
-    pub run: Box<dyn Fn() -> Result<String, String>>,
+    pub run: Box<dyn Fn() -> Result<String, String> + Sync>,
 }
 
-/// Runs the tests that the command line selects.
-pub fn run(arguments: &[String], tests: Vec<Test>) -> ExitCode {
+/// Runs the tests that the command line selects, `at_once` of them at a time.
+pub fn run(arguments: &[String], tests: Vec<Test>, at_once: usize) -> ExitCode {
     let mut filters = Vec::new();
     let mut skipped = Vec::new();
     let mut rest = arguments.iter();
@@ -48,20 +51,30 @@ pub fn run(arguments: &[String], tests: Vec<Test>) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let stir = std::env::var_os("PAGODA_STIR").map(|_| Stir::by_compaction().expect("memory is compacted"));
-    let (mut failed, mut ignored) = (0, 0);
-    for test in &chosen {
-        match (test.run)() {
-            Ok(said) if said == SKIPPED => {
-                ignored += 1;
-                println!("test {} ... ignored", test.name);
-            }
-            Ok(said) => println!("test {} ... ok: {said}", test.name),
-            Err(said) => {
-                failed += 1;
-                println!("test {} ... FAILED: {said}", test.name);
-            }
+    let [next, failed, ignored] = [const { AtomicUsize::new(0) }; 3];
+    std::thread::scope(|scope| {
+        for _ in 0..at_once {
+            scope.spawn(|| {
+                while let Some(test) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let begin = Instant::now();
+                    let ran = (test.run)();
+                    let (name, time) = (&test.name, begin.elapsed().as_secs_f64());
+                    match ran {
+                        Ok(said) if said == SKIPPED => {
+                            ignored.fetch_add(1, Ordering::Relaxed);
+                            println!("test {name} ... ignored");
+                        }
+                        Ok(said) => println!("test {name} ... ok in {time:.1} s: {said}"),
+                        Err(said) => {
+                            failed.fetch_add(1, Ordering::Relaxed);
+                            println!("test {name} ... FAILED in {time:.1} s: {said}");
+                        }
+                    }
+                }
+            });
         }
-    }
+    });
+    let [failed, ignored] = [failed.into_inner(), ignored.into_inner()];
     if let Some(stir) = stir {
         println!("memory was compacted {} times", stir.goes());
     }

@@ -37,7 +37,7 @@ fn main() -> ExitCode {
         run: Box::new(move || torture(base_page)),
     });
     let followed = Test { name: "torture_followed".to_owned(), run: Box::new(followed) };
-    suite::run(&arguments, tests.into_iter().chain([followed]).collect())
+    suite::run(&arguments, tests.into_iter().chain([followed]).collect(), 1)
 }
 
 fn torture(base_page: &str) -> Result<String, String> {
