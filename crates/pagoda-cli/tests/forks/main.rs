@@ -101,8 +101,7 @@ fn run(kind: &Kind, base_page: &str, forks: u64) -> Result<String, String> {
         kills_who_forks: kind.name == "torture",
     };
     let told = |error| format!("seed {seed}: {error}");
-    let outcome = run.run().map_err(told)?;
-    let counted = outcome.expect_some(kind.counters).map_err(told)?;
+    let (outcome, counted) = run.run_until_some(kind.counters).map_err(told)?;
     let spilled = outcome.counter("spilled_peak_bytes").map_err(told)?;
     if spilled > kind.spilled_max {
         return Err(told(format!("{spilled} bytes were in its files at once; {counted}")));

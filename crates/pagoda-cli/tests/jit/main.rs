@@ -95,8 +95,7 @@ fn run(case: &Case, base_page: &str) -> Result<String, String> {
         kills_who_forks: false,
     };
     let told = |error| format!("seed {seed}: {error}");
-    let outcome = run.run().map_err(told)?;
-    let counted = outcome.expect_some(case.counters).map_err(told)?;
+    let (outcome, counted) = run.run_until_some(case.counters).map_err(told)?;
     Ok(format!("seed {seed}: {}; {counted}", outcome.said.trim()))
 }
 

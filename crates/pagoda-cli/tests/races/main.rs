@@ -90,8 +90,7 @@ fn run(race: &Race, base_page: &str, rounds: Option<u64>) -> Result<String, Stri
         kills_who_forks: false,
     };
     let told = |error| format!("seed {seed}: {error}");
-    let outcome = run.run().map_err(told)?;
-    let counted = outcome.expect_some(race.counters).map_err(told)?;
+    let (outcome, counted) = run.run_until_some(race.counters).map_err(told)?;
     Ok(format!("seed {seed}: {}; {counted}", outcome.said.trim()))
 }
 

@@ -22,6 +22,9 @@ const EXPECTED: [&str; 2] = ["SKIPPED ", "executed "];
 const PARENT_LOST: &str =
     "pagoda: a process below the program: the process that forked it was killed before its child had all";
 
+/// Runs until one has tested what it is about. On a busy machine a short one may end before that.
+const TRIES: usize = 5;
+
 /// One managed run.
 pub struct Run<'a> {
     pub base_page: &'a str,
@@ -49,7 +52,7 @@ impl Outcome {
     }
     /// The counters that must have counted something, for otherwise nothing was tested; and their
     /// values in words.
-    pub fn expect_some(&self, names: &[&str]) -> Result<String, String> {
+    fn expect_some(&self, names: &[&str]) -> Result<String, String> {
         let mut said = Vec::new();
         for name in names {
             let value = self.counter(name)?;
@@ -63,8 +66,22 @@ impl Outcome {
 }
 
 impl Run<'_> {
+    /// Runs it to its end, again until each of these counters counted something. Returns their
+    /// values in words, too.
+    pub fn run_until_some(&self, names: &[&str]) -> Result<(Outcome, String), String> {
+        let mut missing = String::new();
+        for _ in 0..TRIES {
+            let outcome = self.run()?;
+            match outcome.expect_some(names) {
+                Ok(counted) => return Ok((outcome, counted)),
+                Err(error) => missing = error,
+            }
+        }
+        Err(format!("{missing}, in {TRIES} runs"))
+    }
+
     /// Runs it to its end.
-    pub fn run(&self) -> Result<Outcome, String> {
+    fn run(&self) -> Result<Outcome, String> {
         let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).map_err(|error| error.to_string())?;
         let (stats, output, errors) =
             (scratch.path().join("stats"), scratch.path().join("out"), scratch.path().join("err"));

@@ -69,7 +69,6 @@ fn run(base_page: &str, budget: &'static str, seconds: u64, names: &[&str]) -> R
         kills_who_forks: false,
     };
     let told = |error| format!("seed {seed}, budget {budget}: {error}");
-    let outcome = run.run().map_err(told)?;
-    let counted = outcome.expect_some(names).map_err(told)?;
+    let (outcome, counted) = run.run_until_some(names).map_err(told)?;
     Ok(format!("seed {seed}: {counted}; {}", outcome.said.trim()))
 }
