@@ -6,10 +6,11 @@
 mod support;
 
 use std::fs;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use pagoda_core::migrate::handshake::Codec;
-use pagoda_linux::testing::random::{Random, runs};
+use pagoda_linux::testing::random::{Random, each_at_once, runs};
 use pagoda_migrate::{Error, ImageDestination, ReceiveOptions, SendOptions};
 use support::proxy::{FAULTS, Fault, Plan, line};
 use support::{Place, any_port, receive_options, send_options, tally, transfer_to};
@@ -17,13 +18,16 @@ use support::{Place, any_port, receive_options, send_options, tally, transfer_to
 /// Short, so that silence is noticed soon, and long enough for a busy machine.
 const STALL: Duration = Duration::from_secs(1);
 
+/// Runs at a time: they mostly wait for a stall.
+const AT_ONCE: u64 = 6;
+
 /// The least that a channel's sender sends: its hello, and the frames that end it.
 const LEAST_BYTES: usize = 128 + 2 * 48;
 
 #[test]
 fn a_line_that_fails_is_an_error_on_both_sides_and_nothing_is_shown() {
-    let mut seen = Vec::new();
-    for seed in runs(60) {
+    let seen = Mutex::new(Vec::new());
+    each_at_once(runs(60), AT_ONCE, |seed| {
         let mut random = Random::new(seed, 1);
         let place = Place::with_image(seed, 6 << 20);
         let before = fs::read(place.image()).expect("read");
@@ -58,9 +62,9 @@ fn a_line_that_fails_is_an_error_on_both_sides_and_nothing_is_shown() {
             }
             _ => panic!("{context}"),
         }
-        seen.push((fault, received.is_ok()));
-    }
-    let tally = tally(seen);
+        seen.lock().expect("no run panicked").push((fault, received.is_ok()));
+    });
+    let tally = tally(seen.into_inner().expect("no run panicked"));
     println!("{tally:?}");
     if std::env::var_os("PAGODA_SEED").is_none() && std::env::var_os("PAGODA_RUNS").is_none() {
         assert!(FAULTS.iter().all(|fault| tally.get(&(*fault, false)).is_some_and(|count| *count > 2)));

@@ -2,6 +2,8 @@
 //!
 //! This module must never use a clock or anything else that is not the same the next time.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 /// SplitMix64's step: every bit of the result depends on every bit of `x`.
 pub fn mix(x: u64) -> u64 {
     let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -62,4 +64,20 @@ pub fn runs(default: u64) -> std::ops::Range<u64> {
         Some(seed) => seed..seed + 1,
         None => 0..number("PAGODA_RUNS").unwrap_or(default),
     }
+}
+
+/// Does `run` for each of the seeds, `threads` of them at a time: for runs that mostly wait.
+///
+/// # Panics
+/// If one of the runs does.
+pub fn each_at_once(seeds: std::ops::Range<u64>, threads: u64, run: impl Fn(u64) + Sync) {
+    let next = AtomicU64::new(seeds.start);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                let numbers = std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed));
+                numbers.take_while(|seed| *seed < seeds.end).for_each(&run);
+            });
+        }
+    });
 }
