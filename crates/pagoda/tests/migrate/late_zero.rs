@@ -21,8 +21,8 @@ const ZEROES: Range<usize> = 64..128;
 const CONTENT: Range<usize> = 128..192;
 const EMPTIED: Range<usize> = 192..256;
 
-/// Writes a page when its writer has stopped: something is owed also where the writer had no processor
-/// for the last round.
+/// Writes a page when its writer has stopped: something is owed also where the writer had no
+/// processor for the last round.
 struct LastWord<'a> {
     brake: &'a Brake,
     region: &'a Region,
