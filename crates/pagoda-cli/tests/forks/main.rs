@@ -2,9 +2,8 @@
 //! process holds its parent's memory of that moment, for every later step of the parent and every
 //! order of their ends.
 //!
-//! `PAGODA_FORK_ROUNDS` says how many forks instead of the short form, at every base page;
-//! `PAGODA_FORK_SEED` repeats a run as far as the processes' own choices go. The seed is printed
-//! when something is wrong.
+//! `PAGODA_FORK_ROUNDS` sets the number of forks, at every base page; `PAGODA_FORK_SEED` repeats a
+//! run as far as the processes' own choices go. The seed is printed when something is wrong.
 
 #[path = "../torture/area.rs"]
 mod area;
@@ -28,6 +27,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use pagoda_linux::testing::heap::share_one_on_brk;
+use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::process::end_at_once;
 use support::managed::{ROLE, Run};
 use support::suite::{self, Test};
@@ -38,12 +38,13 @@ const BUDGET: &str = "32M";
 /// The longest time for a fork and all checks of its children, on a busy machine: longer is a hang.
 const ROUND_MS_MAX: u64 = 1500;
 
-/// A test: its name, the program's work for a seed and a number of forks, and how many forks the
-/// short form has.
+/// A test: its name, the program's work for a seed and a number of forks, and the number of forks
+/// of the normal form and of the long one.
 struct Kind {
     name: &'static str,
     body: fn(u64, u64) -> Result<String, String>,
     short: u64,
+    long: u64,
     /// The counters that must not be 0.
     counters: &'static [&'static str],
     /// The most that all its spill files together may take.
@@ -53,13 +54,35 @@ struct Kind {
 const COUNTERS: [&str; 3] = ["forks", "evictions", "faults_stored"];
 
 const KINDS: [Kind; 4] = [
-    Kind { name: "torture", body: torture::body, short: 24, counters: &COUNTERS, spilled_max: u64::MAX },
-    Kind { name: "rounds", body: rounds::body, short: 100, counters: &COUNTERS, spilled_max: u64::MAX },
-    Kind { name: "faults", body: faults::body, short: 24, counters: &COUNTERS, spilled_max: u64::MAX },
+    Kind {
+        name: "torture",
+        body: torture::body,
+        short: 8,
+        long: 24,
+        counters: &COUNTERS,
+        spilled_max: u64::MAX,
+    },
+    Kind {
+        name: "rounds",
+        body: rounds::body,
+        short: 32,
+        long: 100,
+        counters: &COUNTERS,
+        spilled_max: u64::MAX,
+    },
+    Kind {
+        name: "faults",
+        body: faults::body,
+        short: 8,
+        long: 24,
+        counters: &COUNTERS,
+        spilled_max: u64::MAX,
+    },
     Kind {
         name: "lent",
         body: lent::body,
-        short: 10,
+        short: 4,
+        long: 10,
         counters: &["forks", "fork_lent_bytes", "faults_spilled"],
         spilled_max: lent::SPILLED_MAX,
     },
@@ -80,7 +103,7 @@ fn main() -> ExitCode {
         };
         base_pages.iter().map(move |base_page| Test {
             name: format!("forks_{}_{}", kind.name, base_page.to_lowercase()),
-            run: Box::new(move || run(kind, base_page, forks.unwrap_or(kind.short))),
+            run: Box::new(move || run(kind, base_page, forks.unwrap_or(length(kind.short, kind.long)))),
         })
     });
     suite::run(&arguments, tests.collect(), 1)

@@ -3,9 +3,9 @@
 //! stacks that grow, signal handlers on stacks that are swapped out, other users of userfaultfd,
 //! system call filters, programs with rights of their own.
 //!
-//! Each runs for two seconds beside a thread that keeps memory short; a round counts only if it saw
-//! memory of its own swapped out before. `PAGODA_JIT_SEED` repeats a run as far as the threads' own
-//! choices go. The seed is printed.
+//! Each runs for a second, or two in the long form, beside a thread that keeps memory short; a
+//! round counts only if it saw memory of its own swapped out before. `PAGODA_JIT_SEED` repeats a
+//! run as far as the threads' own choices go. The seed is printed.
 
 #[path = "../races/pressure.rs"]
 #[allow(dead_code, reason = "the races use the rest")]
@@ -27,6 +27,7 @@ mod wiped;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use pagoda_linux::testing::length::length;
 use pressure::{Arena, Rounds};
 use support::managed::{ROLE, Run};
 use support::suite::{self, Test};
@@ -34,7 +35,10 @@ use support::suite::{self, Test};
 /// The least that is taken.
 const BUDGET: &str = "32M";
 
-const SHORT: Duration = Duration::from_secs(2);
+/// How long each case takes.
+fn time() -> Duration {
+    Duration::from_secs(length(1, 2))
+}
 
 /// A case: its name, its work in a thread until its rounds are over, and the counters that show
 /// that it was run.
@@ -91,7 +95,7 @@ fn run(case: &Case, base_page: &str) -> Result<String, String> {
         base_page,
         memory: BUDGET,
         arguments,
-        limit: SHORT + Duration::from_secs(60),
+        limit: time() + Duration::from_secs(60),
         kills_who_forks: false,
     };
     let told = |error| format!("seed {seed}: {error}");
@@ -103,7 +107,7 @@ fn run(case: &Case, base_page: &str) -> Result<String, String> {
 fn program(arguments: &[String]) -> ExitCode {
     let case = CASES.iter().find(|case| case.name == arguments[0]).expect("a case");
     let seed = arguments[1].parse::<u64>().expect("a number");
-    let arena = Arena::new(Rounds::new(0, SHORT));
+    let arena = Arena::new(Rounds::new(0, time()));
     let result = std::thread::scope(|scope| {
         let ballast = scope.spawn(|| arena.press(seed));
         let done = (case.body)(&arena, seed);

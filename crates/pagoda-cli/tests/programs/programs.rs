@@ -51,7 +51,7 @@ const PYTHON: &str = r"
 import hashlib, threading
 def work(seed, results):
     records, x = [], seed
-    for i in range(150000):
+    for i in range(95000):
         x = (x * 6364136223846793005 + 1442695040888963407) % (1 << 64)
         records.append([x >> 40, str(x) * 4, {'i': i, 'x': x}])
     for record in records:
@@ -109,7 +109,7 @@ fn redis(scratch: &Scratch) -> Result<Program, String> {
 const SQL: &str = "
 PRAGMA temp_store = MEMORY;
 CREATE TABLE item(id INTEGER PRIMARY KEY, owner INTEGER, price INTEGER, name TEXT, note TEXT);
-WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 599999)
+WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 399999)
 INSERT INTO item SELECT i, i / 12, (i * 7919) % 100003, printf('item-%08d-%s', i, hex(i * 2654435761)),
   printf('%0200d', i * 31) FROM n;
 CREATE TABLE owner(id INTEGER PRIMARY KEY, name TEXT, region INTEGER);

@@ -2,9 +2,9 @@
 //! the engine: programs that do the one racy thing again and again, under so little memory that
 //! eviction comes by all the time.
 //!
-//! Each runs for two seconds, at two base pages; `PAGODA_RACE_ROUNDS` says how many rounds instead,
-//! at every base page. `PAGODA_RACE_SEED` repeats a run as far as the threads' own choices go. The
-//! seed is printed.
+//! Each runs for a second, or two in the long form, at two base pages; `PAGODA_RACE_ROUNDS` sets
+//! the number of rounds instead, at every base page. `PAGODA_RACE_SEED` repeats a run as far as the
+//! threads' own choices go. The seed is printed.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -21,6 +21,7 @@ mod zero_page;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use pagoda_linux::testing::length::length;
 use pressure::{Arena, Rounds};
 use support::managed::{ROLE, Run};
 use support::random::mix;
@@ -29,8 +30,10 @@ use support::suite::{self, Test};
 /// The least that is taken.
 const BUDGET: &str = "32M";
 
-/// How long the short form of each race takes.
-const SHORT: Duration = Duration::from_secs(2);
+/// How long each race takes where no number of rounds is given.
+fn time() -> Duration {
+    Duration::from_secs(length(1, 2))
+}
 
 /// The longest time for a round, on a busy machine: longer is a hang.
 const ROUND_MS_MAX: u64 = 20;
@@ -81,7 +84,7 @@ fn run(race: &Race, base_page: &str, rounds: Option<u64>) -> Result<String, Stri
     }
     let seed = suite::seed("PAGODA_RACE_SEED");
     let arguments = [race.name.to_owned(), seed.to_string(), rounds.unwrap_or(0).to_string()];
-    let limit = rounds.map_or(SHORT, |rounds| Duration::from_millis(rounds * ROUND_MS_MAX));
+    let limit = rounds.map_or_else(time, |rounds| Duration::from_millis(rounds * ROUND_MS_MAX));
     let run = Run {
         base_page,
         memory: BUDGET,
@@ -99,7 +102,7 @@ fn program(arguments: &[String]) -> ExitCode {
     let race = RACES.iter().find(|race| race.name == arguments[0]).expect("a race");
     let number = |at: usize| arguments[at].parse::<u64>().expect("a number");
     let (seed, rounds) = (number(1), number(2));
-    let arena = Arena::new(Rounds::new(rounds, SHORT));
+    let arena = Arena::new(Rounds::new(rounds, time()));
     let result = std::thread::scope(|scope| {
         let ballast = scope.spawn(|| arena.press(seed));
         let racers: Vec<_> = (0..race.threads)

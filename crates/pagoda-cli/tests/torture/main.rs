@@ -1,8 +1,9 @@
 //! Seeded threads that do to managed memory all that a program may do, with every byte against a
 //! shadow.
 //!
-//! `PAGODA_TORTURE_SECONDS` is the time for each base page (7 by default), `PAGODA_TORTURE_SEED`
-//! repeats a run as far as the threads' own choices go; it is printed when something is wrong.
+//! `PAGODA_TORTURE_SECONDS` is the time for each base page (2 by default, 7 in the long form),
+//! `PAGODA_TORTURE_SEED` repeats a run as far as the threads' own choices go; it is printed when
+//! something is wrong.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -16,6 +17,7 @@ mod worker;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use pagoda_linux::testing::length::length;
 use support::managed::{ROLE, Run};
 use support::suite::{self, Test};
 
@@ -42,14 +44,15 @@ fn main() -> ExitCode {
 
 fn torture(base_page: &str) -> Result<String, String> {
     let names = ["evictions", "stores", "faults_stored", "events_unmap", "events_remap", "events_remove"];
-    let seconds = suite::from_environment("PAGODA_TORTURE_SECONDS").unwrap_or(7);
+    let seconds = suite::from_environment("PAGODA_TORTURE_SECONDS").unwrap_or_else(|| length(2, 7));
     run(base_page, BUDGET, seconds, &names)
 }
 
 /// Where it ends that memory is only followed, among threads that do everything to it meanwhile.
 fn followed() -> Result<String, String> {
     let names = ["followed_peak_bytes", "evictions", "events_unmap", "events_remap", "events_remove"];
-    let seconds = suite::from_environment("PAGODA_TORTURE_SECONDS").map_or(2, |seconds| seconds.div_ceil(4));
+    let seconds = suite::from_environment("PAGODA_TORTURE_SECONDS")
+        .map_or_else(|| length(1, 2), |seconds| seconds.div_ceil(4));
     let runs = BUDGETS_TO_FOLLOW.iter().zip(["64K", "4K", "16K", "64K"]);
     let told: Result<Vec<String>, String> =
         runs.map(|(budget, base_page)| run(base_page, budget, seconds, &names)).collect();

@@ -1,7 +1,8 @@
 //! Trees of processes in a quarter of the memory they touch: the same output and status as without
 //! Pagoda.
 //!
-//! Without arguments, and without `PAGODA_TREES=all`, it is the short one that runs.
+//! Without arguments, and without `PAGODA_LONG_TESTS`, the short one runs. The others take minutes
+//! each.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -14,17 +15,10 @@ use std::time::Duration;
 
 use support::comparison::Comparison;
 
-/// The default. The others take minutes: name them, or set `PAGODA_TREES=all`.
-const SHORT: [&str; 1] = ["shell-script"];
-
-fn is_short(name: &str) -> bool {
-    std::env::var_os("PAGODA_TREES").is_some_and(|value| value == "all") || SHORT.contains(&name)
-}
-
 fn main() -> ExitCode {
     let comparison = Comparison {
         names: &programs::NAMES,
-        is_short,
+        short: &["shell-script"],
         optional: &programs::OPTIONAL,
         program: programs::program,
         // Some of the processes live for a tenth of a second.

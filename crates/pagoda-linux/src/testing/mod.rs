@@ -18,6 +18,7 @@ pub mod foreign;
 pub mod growing;
 pub mod handed_on;
 pub mod heap;
+pub mod length;
 pub mod mapping;
 pub mod page_cache;
 pub mod pinned;

@@ -4,6 +4,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::testing::length::is_long;
+
 /// SplitMix64's step: every bit of the result depends on every bit of `x`.
 pub fn mix(x: u64) -> u64 {
     let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -59,11 +61,22 @@ impl Random {
 /// `PAGODA_SEED` says.
 #[must_use]
 pub fn runs(default: u64) -> std::ops::Range<u64> {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     match number("PAGODA_SEED") {
         Some(seed) => seed..seed + 1,
         None => 0..number("PAGODA_RUNS").unwrap_or(default),
     }
+}
+
+/// Whether a test ends before this seed: in the normal form after `short` of them, if it has seen
+/// enough.
+#[must_use]
+pub fn may_end(seed: u64, short: u64, has_seen_enough: bool) -> bool {
+    let is_asked = is_long() || number("PAGODA_SEED").or(number("PAGODA_RUNS")).is_some();
+    has_seen_enough && seed >= short && !is_asked
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|text| text.parse().ok())
 }
 
 /// Does `run` for each of the seeds, `threads` of them at a time: for runs that mostly wait.

@@ -124,6 +124,7 @@ mod tests {
     use super::*;
     use crate::mem::region_memory::RegionMemory;
     use crate::testing::foreign::Foreign;
+    use crate::testing::length::length;
     use crate::testing::skip::skip;
     use crate::testing::stir::{Stir, while_stirred};
     use crate::uffd::{Mode, feature};
@@ -131,7 +132,9 @@ mod tests {
     const PAGES: usize = 16;
     const BYTES: usize = PAGES * OS_PAGE;
     /// On Linux 6.18 one in some ten thousand is reported wrong.
-    const MOVES: usize = 300_000;
+    fn moves() -> usize {
+        length(60_000, 300_000)
+    }
 
     fn open() -> Option<(Uffd, Occupancy)> {
         let Ok(uffd) = Uffd::open(Mode::UserOnly, feature::MOVE) else {
@@ -188,7 +191,7 @@ mod tests {
     /// Moves all pages there and back again and again, and returns the first wrong report, if there
     /// was one.
     fn move_to_and_fro(uffd: &Uffd, occupancy: &Occupancy, memories: &[RegionMemory; 2]) -> Option<String> {
-        (0..MOVES).find_map(|turn| {
+        (0..moves()).find_map(|turn| {
             let [from, to] = [turn, turn + 1].map(|turn| &memories[turn % 2]);
             move_all(uffd, occupancy, turn, from, to).err().map(|wrong| format!("turn {turn}: {wrong}"))
         })

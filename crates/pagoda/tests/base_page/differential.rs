@@ -9,6 +9,7 @@ use pagoda_core::page::HUGE_FRAME;
 use pagoda_linux::procfs::pagemap::PagemapScanner;
 use pagoda_linux::testing::access::Access;
 use pagoda_linux::testing::area::{Advice, Area, Rights};
+use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::random::{Random, runs};
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;
@@ -150,7 +151,7 @@ fn any_operation_at_4_kib_has_the_same_effect_as_in_the_kernel() {
     // By density, if no base page is chosen; by handlers, and in the thread that touches.
     let bases = || BasePage::ALL.map(Some).into_iter().chain([None]);
     for (base, in_thread) in bases().flat_map(|base| [(base, false), (base, true)]) {
-        for seed in runs(4) {
+        for seed in runs(length(2, 4)) {
             let manager = Manager::builder().budget(Bytes::mib(64)).user_mode_only(true);
             let manager = manager.serve_in_thread(in_thread);
             let manager = base.into_iter().fold(manager, ManagerBuilder::base_page);
@@ -184,7 +185,7 @@ fn any_operation_on_huge_frames_at_4_kib_has_the_same_effect_as_in_the_kernel() 
     // By density, huge frames come to a stream that touches everything, also in memory that is
     // adopted.
     for (base, adopts) in [(Some(BasePage::M2), false), (None, false), (None, true)] {
-        for seed in runs(6) {
+        for seed in runs(length(2, 6)) {
             let manager = Manager::builder().budget(Bytes::mib(64)).user_mode_only(true);
             let manager = base.into_iter().fold(manager, ManagerBuilder::base_page);
             let manager = manager.build().expect("manager");
@@ -238,7 +239,7 @@ fn any_operation_on_regions_of_all_base_pages_has_the_same_effect_as_in_the_kern
         return;
     }
     let access = Access::begin().expect("signal handlers");
-    for seed in runs(4) {
+    for seed in runs(length(2, 4)) {
         let manager = Manager::builder().budget(Bytes::mib(64)).user_mode_only(true);
         let manager = manager.fault_around(seed % 2 == 0).build().expect("manager");
         let random = &mut Random::new(seed, 1 << 23);

@@ -7,6 +7,7 @@ use std::thread;
 
 use pagoda::Region;
 use pagoda::migrate::{Endpoint, Writer, ZeroPolicy};
+use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::random::{Random, runs};
 use pagoda_linux::testing::skip::skip_without_moves;
 
@@ -69,7 +70,7 @@ fn a_side_that_is_killed_leaves_the_source_whole_and_no_half_of_it_at_the_destin
         return;
     }
     let (mut arrived, mut total) = (0, 4_000_000);
-    for seed in runs(50) {
+    for seed in runs(length(12, 50)) {
         let mut random = Random::new(seed, 0);
         // Anywhere, or after the program was stopped: where the end of it is.
         let late = seed % 4 > 1;

@@ -9,7 +9,7 @@ use pagoda::migrate::{
     Arrival, Codec, Endpoint, Error, LiveOptions, Moved, ReceiveOptions, Writer, ZeroPolicy,
 };
 use pagoda::{BasePage, Bytes, Manager, Region};
-use pagoda_linux::testing::random::{Random, runs};
+use pagoda_linux::testing::random::{Random, may_end, runs};
 use pagoda_linux::testing::skip::skip_without_moves;
 
 use crate::program::{Brake, Idle, PAGE, Program};
@@ -148,6 +148,9 @@ fn after_a_switch_over_a_line_that_fails_arrived_pages_are_right_and_the_rest_is
     let faults = [&FAULTS[..], &[Fault::Pause]].concat();
     let (mut refused, mut lost) = (0, 0);
     for seed in runs(28) {
+        if may_end(seed, 14, refused > 0 && lost > 0) {
+            break;
+        }
         let mut random = Random::new(seed, 2);
         let (from, to) = (manager(Bytes::mib(24), BasePage::K64), manager(Bytes::mib(24), BasePage::K64));
         let region = from.region(Bytes::mib(4)).create().expect("a region");

@@ -3,6 +3,7 @@
 
 use pagoda::migrate::{Codec, ZeroPolicy};
 use pagoda::{BasePage, Bytes};
+use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::random::runs;
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::stir::{Stir, while_stirred};
@@ -13,7 +14,7 @@ use crate::support::{live_options, manager, migrate, receive_options};
 /// Moves regions, each of them twice: the leftovers of the first time must not keep anything from
 /// the second.
 fn move_regions(case: &str) {
-    for seed in runs(12) {
+    for seed in runs(length(4, 12)) {
         let base = [BasePage::K64, BasePage::K4][seed as usize % 2];
         let (from, to) = (manager(Bytes::mib(24), base), manager(Bytes::mib(24), base));
         let region = from.region(Bytes::mib(8)).create().expect("a region");

@@ -9,6 +9,7 @@ use pagoda::migrate::{
     SendOptions, ZeroPolicy,
 };
 use pagoda::{BasePage, Bytes, Manager, Region};
+use pagoda_linux::testing::length::is_long;
 
 use crate::program::{Brake, Idle, Program};
 
@@ -54,6 +55,20 @@ pub fn receive_options(zero: ZeroPolicy) -> ReceiveOptions {
 
 pub fn any_port() -> Listener {
     Listener::bind(&"127.0.0.1:0".parse().expect("an address")).expect("a listener")
+}
+
+/// The zero policy and the number of channels of each migration with the base page and the codec at
+/// these positions. The long form has all combinations, the normal one each pair of base page,
+/// codec and zero policy.
+pub fn combinations(base: usize, codec: usize, channels: &[u16]) -> Vec<(ZeroPolicy, u16)> {
+    if is_long() {
+        return ZeroPolicy::ALL
+            .into_iter()
+            .flat_map(|zero| channels.iter().map(move |&n| (zero, n)))
+            .collect();
+    }
+    let zero = ZeroPolicy::ALL[(base + codec) % ZeroPolicy::ALL.len()];
+    vec![(zero, channels[(base + 2 * codec) % channels.len()])]
 }
 
 fn no_peer_is_refused(event: Event<'_>) -> ControlFlow<()> {

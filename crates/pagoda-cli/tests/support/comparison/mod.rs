@@ -16,6 +16,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use pagoda_core::size::Bytes;
+use pagoda_linux::testing::length::is_long;
 use pagoda_linux::testing::skip;
 
 use super::tree;
@@ -30,8 +31,8 @@ const BUDGET_BYTES_MIN: u64 = 32 << 20;
 pub struct Comparison {
     /// In the order in which they run.
     pub names: &'static [&'static str],
-    /// Those that run if none is named.
-    pub is_short: fn(&str) -> bool,
+    /// Those that run if none is named. The long form has all.
+    pub short: &'static [&'static str],
     /// Programs that are too large to install for a test: without them it says SKIPPED also where
     /// nothing else may be.
     pub optional: &'static [&'static str],
@@ -72,7 +73,7 @@ impl Comparison {
             return ExitCode::SUCCESS;
         }
         let is_wanted = |name: &&str| match names.is_empty() {
-            true => (self.is_short)(name),
+            true => is_long() || self.short.contains(name),
             false => names.iter().any(|part| name.contains(part.as_str())),
         };
         let wanted: Vec<_> = self.names.iter().copied().filter(is_wanted).collect();
