@@ -26,6 +26,7 @@ use pagoda_core::budget::{self, shares};
 use pagoda_core::size::Bytes;
 use pagoda_linux::arena::Adoption;
 use pagoda_linux::mem::own_memory::{declare_library_data, forget_what_parents_have};
+use pagoda_linux::mem::reserved;
 use pagoda_linux::mem::transparent_huge;
 use pagoda_linux::mem::unforked;
 use pagoda_linux::process::doorbell::{Answer, Doorbell, leave};
@@ -391,6 +392,7 @@ fn manage(config: &Config, member: Member, held: Bytes, offer: Option<Offer>) ->
     if offer.is_none() && has_shadow_memory() {
         return Err(StartError::ShadowMemory);
     }
+    reserved::keep_spares();
     // SAFETY: `pagoda run` was asked to have this program's memory managed. Adopted memory is
     // private anonymous memory by the kernel's own list, without this library's mappings, so that
     // no memory of a fault handler is among it.

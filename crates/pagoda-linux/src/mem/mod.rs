@@ -15,7 +15,7 @@ pub mod own_memory;
 pub mod plain_memory;
 pub mod range;
 pub mod region_memory;
-pub(crate) mod reserved;
+pub mod reserved;
 pub mod secret;
 pub mod touch;
 pub mod transparent_huge;

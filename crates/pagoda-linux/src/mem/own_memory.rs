@@ -105,6 +105,7 @@ pub fn keep_in_children(range: PageRange) {
 /// In a child, before it makes any mapping: takes mappings that it did not inherit off its list,
 /// and one that a thread of the parent was just entering.
 pub fn forget_what_parents_have() {
+    reserved::forget_spares();
     for (start, end) in &OWN {
         // An unused entry is not written, either: it takes no memory.
         if start.load(Ordering::Acquire) != 0 && end.load(Ordering::Acquire) & INHERITED == 0 {

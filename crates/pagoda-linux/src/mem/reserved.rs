@@ -12,6 +12,7 @@
 
 use std::ffi::c_void;
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pagoda_core::page::OS_PAGE;
 use rustix::io::Errno;
@@ -22,37 +23,88 @@ use rustix::mm::{
 use crate::mem::aligned;
 use crate::mem::range::PageRange;
 
+/// Mappings of the engine that find room although the program has all that the kernel allows
+/// (`vm.max_map_count`): its heap grows by some MiB each, and a table of its own has one.
+const SPARES: usize = 64;
+
+/// Two mappings each, which make room for one of ours and the page below it.
+const SPARE_BYTES: usize = 2 * OS_PAGE;
+
+/// Where the spare mappings begin, and how many are left.
+static SPARES_AT: AtomicUsize = AtomicUsize::new(0);
+static SPARES_LEFT: AtomicUsize = AtomicUsize::new(0);
+
+/// Takes the spare mappings of an engine. Where the process is at its limit, there are fewer.
+pub fn keep_spares() {
+    if SPARES_LEFT.load(Ordering::Acquire) != 0 {
+        return;
+    }
+    let Ok(spares) = aligned::map_by(map_inaccessible, SPARES * SPARE_BYTES, OS_PAGE) else { return };
+    // SAFETY: the mapping is ours, and no other code knows of it. The advice changes what children
+    // get.
+    let _ = unsafe { madvise(at(spares), spares.len(), Advice::LinuxDontFork) };
+    let is_apart = |spare: &usize| {
+        let first = at(PageRange::at(spares.start() + spare * SPARE_BYTES, OS_PAGE));
+        // SAFETY: as above. Neighbours of another protection are mappings of their own.
+        unsafe { mprotect(first, OS_PAGE, MprotectFlags::READ) }.is_ok()
+    };
+    let kept = (0..SPARES).take_while(is_apart).count();
+    SPARES_AT.store(spares.start(), Ordering::Release);
+    SPARES_LEFT.store(kept, Ordering::Release);
+}
+
+/// In a child, which did not inherit them.
+pub(crate) fn forget_spares() {
+    SPARES_LEFT.store(0, Ordering::Release);
+}
+
+fn give_up_spare() -> bool {
+    let take = |left: usize| left.checked_sub(1);
+    let Ok(left) = SPARES_LEFT.fetch_update(Ordering::AcqRel, Ordering::Acquire, take) else {
+        return false;
+    };
+    let start = SPARES_AT.load(Ordering::Acquire) + (left - 1) * SPARE_BYTES;
+    // SAFETY: it is one of the spares, taken once, and holds nothing.
+    unsafe { munmap(at(PageRange::at(start, SPARE_BYTES)), SPARE_BYTES) }.is_ok()
+}
+
 /// Maps `len` bytes (a multiple of the OS page) aligned to `align` (a power of two, of at least an
 /// OS page), which nothing may touch before [`open`]. The page below is inaccessible for good.
 /// Children of a fork get neither.
 ///
 /// # Errors
-/// What `mmap` says: a limit of addresses or mappings.
+/// Those of `mmap`: a limit of addresses or mappings.
 pub(crate) fn map_closed(len: usize, align: usize) -> io::Result<PageRange> {
+    loop {
+        match try_map_closed(len, align) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) && give_up_spare() => {}
+            result => return result,
+        }
+    }
+}
+
+fn try_map_closed(len: usize, align: usize) -> io::Result<PageRange> {
     let whole = len.checked_add(align).ok_or(io::ErrorKind::OutOfMemory)?;
     let whole = aligned::map_by(map_inaccessible, whole, align)?;
     let range = PageRange::at(whole.start() + align, len);
     let below = align - OS_PAGE;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED | MapFlags::GROWSDOWN;
-    // SAFETY: both ranges are parts of the mapping just made, of which nothing else knows.
-    let mapped = unsafe {
+    // SAFETY: all ranges are parts of the mapping just made, of which no other code knows. The last
+    // call changes what children get, and no content.
+    unsafe {
         if below > 0 {
             munmap(at(whole), below)?;
         }
+        let with_page = with_page_below(range);
         mmap_anonymous(at(range), len, ProtFlags::empty(), flags)
-    };
-    let with_page = PageRange::at(range.start() - OS_PAGE, len + OS_PAGE);
-    // SAFETY: it changes what children get, and no content.
-    let mapped =
-        mapped.and_then(|_| unsafe { madvise(at(with_page), with_page.len(), Advice::LinuxDontFork) });
-    match mapped {
-        Ok(()) => Ok(range),
-        Err(error) => {
-            // SAFETY: as above; it goes as a whole.
-            unsafe { unmap(range) };
-            Err(error.into())
-        }
+            .and_then(|_| madvise(at(with_page), with_page.len(), Advice::LinuxDontFork))
+            .inspect_err(|_| unmap(range))?;
     }
+    Ok(range)
+}
+
+fn with_page_below(range: PageRange) -> PageRange {
+    PageRange::at(range.start() - OS_PAGE, range.len() + OS_PAGE)
 }
 
 fn map_inaccessible(len: usize) -> Result<*mut c_void, Errno> {
@@ -65,7 +117,7 @@ fn map_inaccessible(len: usize) -> Result<*mut c_void, Errno> {
 /// own by now: a program that locks all memory before that is undone here, and one that does it
 /// later finds it on the list.
 pub(crate) fn open(range: PageRange) -> Result<(), Errno> {
-    // SAFETY: the mapping is the caller's own, and nothing knows of it yet.
+    // SAFETY: the mapping is the caller's own, and no other code knows of it yet.
     unsafe {
         munlock(at(range), range.len())?;
         mprotect(at(range), range.len(), MprotectFlags::READ | MprotectFlags::WRITE)
@@ -77,7 +129,7 @@ pub(crate) fn open(range: PageRange) -> Result<(), Errno> {
 /// # Safety
 /// `range` is all of one such mapping, and nothing uses it any more.
 pub(crate) unsafe fn unmap(range: PageRange) {
-    let with_page = PageRange::at(range.start() - OS_PAGE, range.len() + OS_PAGE);
+    let with_page = with_page_below(range);
     // SAFETY: the caller gives up the range, and the page below it belongs to that.
     let _ = unsafe { munmap(at(with_page), with_page.len()) };
 }
