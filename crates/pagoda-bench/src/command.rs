@@ -6,6 +6,8 @@ use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
+use crate::report::json;
+
 /// The path of this program, which runs what is measured in processes of their own.
 pub fn this_program() -> anyhow::Result<String> {
     Ok(std::env::current_exe().context("finding this program")?.display().to_string())
@@ -34,7 +36,7 @@ pub fn progress(steps: u64, unit: &str) -> anyhow::Result<ProgressBar> {
 /// Prints what was found out: JSON on one line, or the table for people.
 pub fn print<R: Serialize>(report: &R, json: bool, table: impl FnOnce(&R) -> String) -> anyhow::Result<()> {
     if json {
-        println!("{}", serde_json::to_string(report)?);
+        println!("{}", json::json(report)?);
     } else {
         print!("{}", table(report));
     }

@@ -36,6 +36,7 @@ use suites::{all, base_page, budget, clear, counters, migrate, release, tree, zo
 /// What `--help` says of the keys that all have.
 const COMMON_KEYS: &str = "\
 Each bench prints JSON with --json, and `--help` of it says what its keys are. Keys of all of them:
+  …_least, …_most             beside a median of several rounds or pairs, the least and the greatest of them
   bench, quick                which one it is, and whether it was a short run
   machine                     what it ran on: cpu, cores, memory_bytes, kernel, governor of the frequency, transparent_huge_pages,
                               page_cluster (the kernel's swap readahead), cgroup (its version); null where there is none";
@@ -70,7 +71,7 @@ enum Bench {
     /// The JSON has `counting_ns`, the counting calls of one fault by one thread, `counting_at_once_ns`, the same while all handlers do
     /// nothing else, `clock_ns`, one read of the clock, `service_us`, the median time of a fault in a managed program,
     /// `counting_percent`, the calls over that, and `timing_percent`, the calls and the clock over it; each with the least and the
-    /// greatest of the rounds in `_spread`. `faults` of a round, `handlers` and `rounds` say what was run.
+    /// greatest of the rounds. `faults` of a round, `handlers` and `rounds` say what was run.
     Counters(counters::CountersArgs),
     /// Every bench, one HTML page of all their figures, and a heat map of a traced program
     All(all::AllArgs),

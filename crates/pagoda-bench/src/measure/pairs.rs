@@ -6,7 +6,7 @@
 use pagoda::config::MINIMUM_BUDGET;
 use pagoda_core::size::Bytes;
 
-use crate::measure::stats::{median, median_of, spread};
+use crate::measure::stats::{Measured, median_of};
 use crate::suites::budget::reason;
 
 /// The budget over the native peak.
@@ -32,12 +32,10 @@ pub enum Missing {
 
 /// One figure of all pairs, not rounded.
 pub struct Compared {
-    pub native: f64,
-    pub native_spread: [f64; 2],
+    pub native: Measured,
     pub managed: f64,
     /// Managed over native, of pairs: for times above 1 is slower.
-    pub ratio: f64,
-    pub ratio_spread: [f64; 2],
+    pub ratio: Measured,
 }
 
 impl<S> Pairs<S> {
@@ -82,11 +80,9 @@ impl<S> Pairs<S> {
         let both = self.native.iter().zip(&self.managed);
         let ratios: Vec<f64> = both.map(|(native, managed)| figure(managed) / figure(native)).collect();
         Some(Compared {
-            native: median_of(&self.native, &figure)?,
-            native_spread: spread(&self.native.iter().map(&figure).collect::<Vec<_>>())?,
+            native: Measured::of(&self.native.iter().map(&figure).collect::<Vec<_>>())?,
             managed: median_of(&self.managed, &figure)?,
-            ratio: median(&ratios)?,
-            ratio_spread: spread(&ratios)?,
+            ratio: Measured::of(&ratios)?,
         })
     }
 }

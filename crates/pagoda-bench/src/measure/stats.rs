@@ -1,6 +1,50 @@
-//! Medians and spreads over runs. Pure.
+//! Medians, least and greatest values over runs. Pure.
+
+use std::fmt;
+
+use serde::Serialize;
 
 use crate::measure::histogram::Percentiles;
+
+/// A figure of several runs, each part rounded. In a report's JSON a member `x` of this type is the
+/// three numbers `x`, `x_least` and `x_most`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Measured {
+    pub median: f64,
+    pub least: f64,
+    pub most: f64,
+}
+
+impl Measured {
+    /// A figure of one run.
+    pub fn once(value: f64) -> Self {
+        Self { median: value, least: value, most: value }
+    }
+
+    /// Of all values, not rounded. `None` of nothing.
+    pub fn of(values: &[f64]) -> Option<Self> {
+        let [least, most] = spread(values)?;
+        Some(Self { median: median(values)?, least, most })
+    }
+
+    /// Each part changed.
+    pub fn map(self, change: impl Fn(f64) -> f64) -> Self {
+        Self { median: change(self.median), least: change(self.least), most: change(self.most) }
+    }
+}
+
+/// The median alone, with the digits that the format asks for.
+impl fmt::Display for Measured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.median.fmt(f)
+    }
+}
+
+impl From<Measured> for f64 {
+    fn from(measured: Measured) -> Self {
+        measured.median
+    }
+}
 
 /// The middle value, or the mean of the two middle ones. `None` of nothing.
 pub fn median(values: &[f64]) -> Option<f64> {
@@ -32,13 +76,13 @@ pub fn median_of<T>(samples: &[T], figure: impl Fn(&T) -> f64) -> Option<f64> {
     median(&samples.iter().map(figure).collect::<Vec<_>>())
 }
 
-/// The median and the spread as they are told: rounded. `None` of nothing.
-pub fn middle(values: &[f64]) -> Option<(f64, [f64; 2])> {
-    Some((round(median(values)?), spread(values)?.map(round)))
+/// The figure of all values. `None` of nothing.
+pub fn middle(values: &[f64]) -> Option<Measured> {
+    Measured::of(values).map(|measured| measured.map(round))
 }
 
 /// The same of one figure of all samples.
-pub fn middle_of<T>(samples: &[T], figure: impl Fn(&T) -> f64) -> Option<(f64, [f64; 2])> {
+pub fn middle_of<T>(samples: &[T], figure: impl Fn(&T) -> f64) -> Option<Measured> {
     middle(&samples.iter().map(figure).collect::<Vec<_>>())
 }
 
@@ -72,7 +116,8 @@ mod tests {
         assert_eq!(median(&[]), None);
         assert_eq!(spread(&[3.0, 1.0, 2.0]), Some([1.0, 3.0]));
         assert_eq!((spread(&[]), middle(&[])), (None, None));
-        assert_eq!(middle_of(&[3, 1, 2], |third| f64::from(*third) / 3.0), Some((0.667, [0.333, 1.0])));
+        let third = Measured { median: 0.667, least: 0.333, most: 1.0 };
+        assert_eq!(middle_of(&[3, 1, 2], |third| f64::from(*third) / 3.0), Some(third));
         assert_eq!(midmean(&[1000.0, 2.0, 4.0, 0.0]), Some(3.0));
         assert_eq!((midmean(&[7.0]), midmean(&[])), (Some(7.0), None));
     }

@@ -33,14 +33,15 @@ pub fn expect_documented(keys: &str, json: &Value) {
     assert!(count > 4, "{count} keys");
 }
 
-/// Checks the other way round: each key of the figures, on whatever level, is a word of what `--help` says, but for `_spread`, and for
+/// Checks the other way round: each key of the figures, on whatever level, is a word of what `--help` says, but for `_least` and `_most`, and for
 /// numbers, which are what figures go by.
 pub fn expect_words_for(help: &str, json: &Value) {
     let words: BTreeSet<&str> =
         help.split(|char: char| !(char.is_alphanumeric() || "_-".contains(char))).collect();
     for path in paths(json) {
         let key = path.rsplit('.').next().unwrap_or(&path);
-        let is_word = words.contains(key.strip_suffix("_spread").unwrap_or(key));
+        let of = key.strip_suffix("_least").or_else(|| key.strip_suffix("_most"));
+        let is_word = words.contains(of.unwrap_or(key));
         assert!(is_word || key == NUMBER, "nobody says what {path} is");
     }
 }
@@ -86,10 +87,10 @@ fn paths(json: &Value) -> BTreeSet<String> {
 #[test]
 fn a_key_is_looked_for_wherever_it_is_but_in_another_commands_report() {
     let json = serde_json::json!({
-        "by_threads": { "16": [{ "mib_s": 1, "mib_s_spread": [1, 1] }, { "reason": "none" }] },
+        "by_threads": { "16": [{ "mib_s": 1, "mib_s_least": 1 }, { "reason": "none" }] },
         "pagoda_stats": { "counters": { "faults": 1 } },
     });
-    let looked_for = [".by_threads", ".by_threads.#", ".by_threads.#.mib_s", ".by_threads.#.mib_s_spread"];
+    let looked_for = [".by_threads", ".by_threads.#", ".by_threads.#.mib_s", ".by_threads.#.mib_s_least"];
     let all: Vec<_> = paths(&json).into_iter().filter(|path| !says_why(path)).collect();
     assert_eq!(all, [&looked_for[..], &[".pagoda_stats"]].concat());
     assert!(says_why(".kernel_zram_reason") && says_why(".clusters.why.auto") && !says_why(".evicted_busy"));

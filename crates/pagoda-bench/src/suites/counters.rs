@@ -24,7 +24,7 @@ use serde_json::Value;
 use crate::measure::machine::Machine;
 use crate::measure::process::{Cancel, run as run_child};
 use crate::measure::scratch::Scratch;
-use crate::measure::stats;
+use crate::measure::stats::{self, Measured};
 use crate::report::table::{number, text_table, with_spread};
 use crate::{command, worker};
 
@@ -53,23 +53,17 @@ pub struct CountersArgs {
 struct Report {
     bench: &'static str,
     /// The calls of one fault, by one thread.
-    counting_ns: f64,
-    counting_ns_spread: [f64; 2],
+    counting_ns: Measured,
     /// The same while as many threads as there are handlers do nothing else: more than they ever do.
-    counting_at_once_ns: f64,
-    counting_at_once_ns_spread: [f64; 2],
+    counting_at_once_ns: Measured,
     /// One read of the clock.
-    clock_ns: f64,
-    clock_ns_spread: [f64; 2],
+    clock_ns: Measured,
     /// What serving a fault took, the median of all.
-    service_us: f64,
-    service_us_spread: [f64; 2],
+    service_us: Measured,
     /// The calls over that.
-    counting_percent: f64,
-    counting_percent_spread: [f64; 2],
+    counting_percent: Measured,
     /// The calls and the clock over that.
-    timing_percent: f64,
-    timing_percent_spread: [f64; 2],
+    timing_percent: Measured,
     /// Faults of a round.
     faults: u64,
     handlers: usize,
@@ -110,26 +104,14 @@ impl Report {
         let timing: Vec<f64> =
             counting.iter().zip(&clock).zip(&service).map(|((part, ns), us)| part + over(*ns, *us)).collect();
         let middle = |values: &[f64]| stats::middle(values).context("no round was measured");
-        let (counting_ns, counting_ns_spread) = middle(&alone)?;
-        let (counting_at_once_ns, counting_at_once_ns_spread) = middle(&at_once)?;
-        let (service_us, service_us_spread) = middle(&service)?;
-        let (counting_percent, counting_percent_spread) = middle(&counting)?;
-        let (clock_ns, clock_ns_spread) = middle(&clock)?;
-        let (timing_percent, timing_percent_spread) = middle(&timing)?;
         Ok(Self {
             bench: "counters",
-            counting_ns,
-            counting_ns_spread,
-            counting_at_once_ns,
-            counting_at_once_ns_spread,
-            clock_ns,
-            clock_ns_spread,
-            service_us,
-            service_us_spread,
-            counting_percent,
-            counting_percent_spread,
-            timing_percent,
-            timing_percent_spread,
+            counting_ns: middle(&alone)?,
+            counting_at_once_ns: middle(&at_once)?,
+            clock_ns: middle(&clock)?,
+            service_us: middle(&service)?,
+            counting_percent: middle(&counting)?,
+            timing_percent: middle(&timing)?,
             faults,
             handlers,
             rounds,
@@ -141,20 +123,20 @@ impl Report {
     /// For people.
     fn table(&self) -> String {
         let mut table = text_table(["what", "of", "median (least-greatest)"], 2..);
-        let ns = |ns: f64, spread| format!("{} ns", with_spread(ns, spread, 1));
-        let at_once = ns(self.counting_at_once_ns, self.counting_at_once_ns_spread);
-        let service = format!("{} us", with_spread(self.service_us, self.service_us_spread, 1));
-        let percent = |percent: f64, spread| format!("{} %", with_spread(percent, spread, 2));
-        table.add_row(["counting", "a fault, one thread", &ns(self.counting_ns, self.counting_ns_spread)]);
+        let ns = |ns| format!("{} ns", with_spread(ns, 1));
+        let at_once = ns(self.counting_at_once_ns);
+        let service = format!("{} us", with_spread(self.service_us, 1));
+        let percent = |percent| format!("{} %", with_spread(percent, 2));
+        table.add_row(["counting", "a fault, one thread", &ns(self.counting_ns)]);
         table.add_row([
             "counting",
             &format!("a fault, {} threads that do nothing else", self.handlers),
             &at_once,
         ]);
-        table.add_row(["clock", "a fault, one read", &ns(self.clock_ns, self.clock_ns_spread)]);
+        table.add_row(["clock", "a fault, one read", &ns(self.clock_ns)]);
         table.add_row(["serving", "a fault, the median", &service]);
-        table.add_row(["counting", "serving", &percent(self.counting_percent, self.counting_percent_spread)]);
-        let timing = percent(self.timing_percent, self.timing_percent_spread);
+        table.add_row(["counting", "serving", &percent(self.counting_percent)]);
+        let timing = percent(self.timing_percent);
         table.add_row(["counting and clock", "serving", &timing]);
         let Self { machine, rounds, faults, .. } = self;
         let each = number(Some(*faults as f64), 0);

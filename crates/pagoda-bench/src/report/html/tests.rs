@@ -38,7 +38,7 @@ fn each_key_that_a_bench_prints_is_in_its_help() {
 
 /// A figure as `pagoda trace` draws it.
 const HEAT: &str = "<figure><figcaption>Faults and evictions by address and time</figcaption>\
-    <svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 9 9\">\
+    <svg viewBox=\"0 0 9 9\">\
     <title>Faults and evictions by address and time</title><rect width=\"9\" height=\"9\"/></svg></figure>\n";
 
 /// The document, without the quirks mode and the errors that a browser would swallow.

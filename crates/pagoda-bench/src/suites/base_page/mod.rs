@@ -203,8 +203,7 @@ impl Report {
         let density_sweep = sweep::density_medians(&densities);
         let break_even_density = sweep::break_even(&density_sweep).map(round);
         let no_mthp = no_mthp.map(|why| ("kernel_mthp64k", why));
-        let (map_touch_16mib_ratio_vs_thp, map_touch_16mib_ratio_vs_thp_spread) =
-            report::ratios_vs_thp(&times, sweep_mib);
+        let map_touch_16mib_ratio_vs_thp = report::ratios_vs_thp(&times, sweep_mib);
         let by_size = |rounds: &Vec<Vec<f64>>| {
             (0..sweep_mib.len()).map(|size| median_of(rounds, |round| round[size]).map(round)).collect()
         };
@@ -218,7 +217,6 @@ impl Report {
             density_sweep,
             sweep_mib: sweep_mib.to_vec(),
             map_touch_16mib_ratio_vs_thp,
-            map_touch_16mib_ratio_vs_thp_spread,
             map_touch_us: Group::of(times.iter().map(|(name, rounds)| (*name, by_size(rounds))), no_mthp),
             open2close_gib_s: Group::of(
                 rates.iter().map(|(name, rates)| (*name, median(rates).map(round))),
@@ -274,7 +272,7 @@ mod tests {
         let setup = Setup { program: "/nonexistent".to_owned(), size, rounds: 1, quick: true, progress };
         let sides = Sides::new(Some(&"it is not asked for".to_owned()));
         let report = Report::measure(&setup, &sides, None, &Cancel::default()).expect("measured");
-        let json = serde_json::to_value(&report).expect("json");
+        let json = crate::report::json::json(&report).expect("json");
         crate::report::keys::expect_told("base-page", KEYS, &json);
         for (cluster, base) in [("4K", 4096), ("16K", 16384), ("64K", 65536), ("64K_in_thread", 65536)] {
             let of =

@@ -64,8 +64,7 @@ pub struct Redis {
     /// GET of `pagoda_64k` over `kernel_thp`.
     pub ratio_vs_thp: Option<f64>,
     /// GET of each side over `kernel_4k`, by rounds.
-    pub get_ratio_vs_4k: BTreeMap<&'static str, f64>,
-    pub get_ratio_vs_4k_spread: BTreeMap<&'static str, [f64; 2]>,
+    pub get_ratio_vs_4k: Ratios,
     pub keys: u64,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub why: BTreeMap<&'static str, String>,
@@ -111,7 +110,7 @@ pub fn measure(setup: &Setup, cancel: &Cancel) -> anyhow::Result<Redis> {
         redis.sides.insert(side, figures());
     }
     samples.retain(|side, _| !redis.why.contains_key(side));
-    (redis.get_ratio_vs_4k, redis.get_ratio_vs_4k_spread) = get_ratios(&samples);
+    redis.get_ratio_vs_4k = get_ratios(&samples);
     let get = |side| redis.sides[side].map(|figures| figures.get_ops);
     redis.ratio_vs_thp = get("pagoda_64k").zip(get("kernel_thp")).map(|(ours, thp)| round(ours / thp));
     Ok(redis)
@@ -326,6 +325,7 @@ mod tests {
 
     use super::super::rows::Size;
     use super::*;
+    use crate::measure::stats::Measured;
 
     #[test]
     fn a_server_is_filled_compared_and_timed() {
@@ -370,8 +370,8 @@ mod tests {
             ("kernel_4k", vec![figures(100.0), figures(50.0), figures(80.0)]),
             ("pagoda_64k", vec![figures(150.0), figures(100.0), figures(80.0)]),
         ]);
-        let (ratios, spreads) = get_ratios(&samples);
-        assert_eq!((ratios["pagoda_64k"], spreads["pagoda_64k"]), (1.5, [1.0, 2.0]));
+        let measured = Measured { median: 1.5, least: 1.0, most: 2.0 };
+        assert_eq!(get_ratios(&samples)["pagoda_64k"], measured);
         samples.remove("kernel_4k");
         assert_eq!(get_ratios(&samples), Ratios::default());
     }

@@ -15,7 +15,7 @@ use super::rows::{Row, SideRows};
 use super::sides::{AROUND, AROUND_IN_THREAD};
 use super::sweep::Density;
 use crate::measure::machine::Machine;
-use crate::measure::stats::middle;
+use crate::measure::stats::{Measured, middle};
 
 /// Entries of a TLB, of which any number gives the same ratio.
 const TLB_ENTRIES: u32 = 64;
@@ -43,12 +43,10 @@ pub struct Sv39 {
 /// Fault-around at 64 KiB, on a dense buffer.
 #[derive(Serialize)]
 pub struct FaultAround {
-    pub first_touch_gib_s: f64,
-    pub first_touch_gib_s_spread: [f64; 2],
+    pub first_touch_gib_s: Measured,
     pub faults: u64,
     /// The same, served in the thread that touches.
-    pub in_thread_first_touch_gib_s: f64,
-    pub in_thread_first_touch_gib_s_spread: [f64; 2],
+    pub in_thread_first_touch_gib_s: Measured,
 }
 
 /// All that was found out.
@@ -65,8 +63,7 @@ pub struct Report {
     pub sweep_mib: Vec<u64>,
     pub map_touch_us: Group<Vec<f64>>,
     /// Mapping and touching 16 MiB by side, over the kernel's huge pages.
-    pub map_touch_16mib_ratio_vs_thp: BTreeMap<&'static str, f64>,
-    pub map_touch_16mib_ratio_vs_thp_spread: BTreeMap<&'static str, [f64; 2]>,
+    pub map_touch_16mib_ratio_vs_thp: Ratios,
     pub open2close_gib_s: Group<f64>,
     pub redis: Redis,
     pub sv39: Sv39,
@@ -95,17 +92,16 @@ impl<T> Group<T> {
     }
 }
 
-/// Ratios by side, and their spreads.
-pub type Ratios = (BTreeMap<&'static str, f64>, BTreeMap<&'static str, [f64; 2]>);
+/// Ratios by side.
+pub type Ratios = BTreeMap<&'static str, Measured>;
 
-/// What each side had in each round, over what another had in the same: medians and spreads.
+/// The figures of each side in each round, over those of another in the same.
 pub fn ratios<'a>(sides: impl Iterator<Item = (&'static str, &'a [f64])>, over: &[f64]) -> Ratios {
     let ratio = |(side, rounds): (&'static str, &'a [f64])| {
         let ratios: Vec<f64> = rounds.iter().zip(over).map(|(of, over)| of / over).collect();
-        let (ratio, spread) = middle(&ratios)?;
-        Some(((side, ratio), (side, spread)))
+        Some((side, middle(&ratios)?))
     };
-    sides.filter_map(ratio).unzip()
+    sides.filter_map(ratio).collect()
 }
 
 /// Of the times of each round by size, in MiB: 16 MiB over what the kernel's huge pages took in the same round.
@@ -123,10 +119,8 @@ impl FaultAround {
         let (row, in_thread) = (dense(AROUND)?, dense(AROUND_IN_THREAD)?);
         Some(Self {
             first_touch_gib_s: row.first_touch_gib_s,
-            first_touch_gib_s_spread: row.first_touch_gib_s_spread,
             faults: row.faults,
             in_thread_first_touch_gib_s: in_thread.first_touch_gib_s,
-            in_thread_first_touch_gib_s_spread: in_thread.first_touch_gib_s_spread,
         })
     }
 }
@@ -157,9 +151,9 @@ mod tests {
             ("kernel_thp", vec![vec![1.0, 100.0], vec![1.0, 1000.0], vec![1.0, 200.0]]),
             ("pagoda", vec![vec![9.0, 25.0], vec![9.0, 260.0], vec![9.0, 48.0]]),
         ]);
-        let (ratios, spreads) = ratios_vs_thp(&times, &[4, 16]);
-        assert_eq!(ratios, BTreeMap::from([("kernel_thp", 1.0), ("pagoda", 0.25)]));
-        assert_eq!(spreads, BTreeMap::from([("kernel_thp", [1.0; 2]), ("pagoda", [0.24, 0.26])]));
-        assert!(ratios_vs_thp(&times, &[4, 64]).0.is_empty());
+        let ratios = ratios_vs_thp(&times, &[4, 16]);
+        let pagoda = Measured { median: 0.25, least: 0.24, most: 0.26 };
+        assert_eq!(ratios, BTreeMap::from([("kernel_thp", Measured::once(1.0)), ("pagoda", pagoda)]));
+        assert!(ratios_vs_thp(&times, &[4, 64]).is_empty());
     }
 }

@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::buffer::{Buffer, Side};
 use super::pattern::{BLOCK, Fate, Pattern, cycle, fate, link};
 use crate::load::data::mix;
-use crate::measure::stats::{middle_of, round};
+use crate::measure::stats::{Measured, middle_of, round};
 
 /// How long what is resident and unused may stay so before it is counted.
 const SETTLE: Duration = Duration::from_secs(5);
@@ -37,11 +37,9 @@ pub struct Row {
     pub resident: u64,
     /// What the program touched and did not take back.
     pub touched: u64,
-    pub first_touch_gib_s: f64,
-    pub first_touch_gib_s_spread: [f64; 2],
+    pub first_touch_gib_s: Measured,
     /// A load from a page drawn at random, each waiting for the one before.
-    pub random_load_ns: f64,
-    pub random_load_ns_spread: [f64; 2],
+    pub random_load_ns: Measured,
     /// In all those loads.
     pub tlb_misses: Option<u64>,
     /// Of the resident pages, those in an aligned run of 64 KiB of physical memory.
@@ -94,16 +92,9 @@ impl SideRows {
     /// The rows over all rounds. None before one was measured.
     pub fn finish(&self) -> Option<BTreeMap<&'static str, Row>> {
         let of = |(pattern, rounds): (&Pattern, &Vec<Row>)| {
-            let (first_touch_gib_s, first_touch_gib_s_spread) =
-                middle_of(rounds, |row| row.first_touch_gib_s)?;
-            let (random_load_ns, random_load_ns_spread) = middle_of(rounds, |row| row.random_load_ns)?;
-            let row = Row {
-                first_touch_gib_s,
-                first_touch_gib_s_spread,
-                random_load_ns,
-                random_load_ns_spread,
-                ..rounds.last()?.clone()
-            };
+            let first_touch_gib_s = middle_of(rounds, |row| row.first_touch_gib_s.median)?;
+            let random_load_ns = middle_of(rounds, |row| row.random_load_ns.median)?;
+            let row = Row { first_touch_gib_s, random_load_ns, ..rounds.last()?.clone() };
             Some((pattern.name(), row))
         };
         let rows: Option<BTreeMap<_, _>> = self.rounds.iter().map(of).collect();
@@ -155,10 +146,8 @@ fn measure(side: Side, pattern: Pattern, size: Size, missing: &mut Missing) -> a
         kernel_table_bytes: held.kernel_table,
         resident: held.resident,
         touched: (left.len() * OS_PAGE) as u64,
-        first_touch_gib_s: gib_s,
-        first_touch_gib_s_spread: [gib_s; 2],
-        random_load_ns: load_ns,
-        random_load_ns_spread: [load_ns; 2],
+        first_touch_gib_s: Measured::once(gib_s),
+        random_load_ns: Measured::once(load_ns),
         tlb_misses,
         contiguous_percent,
         resident_after_5s: None,

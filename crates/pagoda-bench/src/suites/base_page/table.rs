@@ -89,7 +89,7 @@ impl Report {
                     Bytes::new(row.resident).to_string(),
                     format!("{:.2}", row.resident as f64 / row.touched as f64),
                     row.resident_after_5s.map_or_else(String::new, |bytes| Bytes::new(bytes).to_string()),
-                    with_spread(row.first_touch_gib_s, row.first_touch_gib_s_spread, 2),
+                    with_spread(row.first_touch_gib_s, 2),
                     format!("{:.1}", row.random_load_ns),
                     row.tlb_misses.map_or("-".to_owned(), |misses| misses.to_string()),
                     number(row.contiguous_percent, 1),

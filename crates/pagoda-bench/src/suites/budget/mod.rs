@@ -85,7 +85,7 @@ pub fn measure(
     let patterns = [Pattern::Fill, Pattern::Sequential, Pattern::Zipf, Pattern::Random];
     let patterns: BTreeMap<_, _> = patterns.into_iter().map(|p| (p, Figures::of(&pairs, p))).collect();
     details.kernel_split = split;
-    (details.pagoda_after_burst_ms, details.pagoda_after_burst_ms_spread) = middle(&after_burst_ms).unzip();
+    (details.pagoda_after_burst_ms) = middle(&after_burst_ms);
     Ok(Setting { patterns, setting: details })
 }
 

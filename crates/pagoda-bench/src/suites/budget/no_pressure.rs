@@ -17,7 +17,7 @@ use crate::load::programs::{Program, installed};
 use crate::measure::pairs::{Missing, Pairs};
 use crate::measure::process::{Cancel, run};
 use crate::measure::scratch::Scratch;
-use crate::measure::stats::round;
+use crate::measure::stats::{Measured, round};
 use crate::report::table::text_table;
 use crate::{Plan, pagoda_run, warm, worker};
 
@@ -48,7 +48,7 @@ pub struct NoPressure {
 #[serde(untagged)]
 pub enum Outcome {
     /// It ran.
-    Measured(Measured),
+    Measured(Times),
     /// It could not be run natively: not installed.
     LeftOut { left_out: String },
     /// It ran natively but not under Pagoda.
@@ -57,9 +57,10 @@ pub enum Outcome {
 
 /// Times of one program.
 #[derive(Default, Serialize)]
-pub struct Measured {
+pub struct Times {
     pub overhead_percent: f64,
-    pub ratio_spread: [f64; 2],
+    /// Managed over native, of pairs.
+    pub ratio: Measured,
     pub native_s: f64,
     pub pagoda_s: f64,
     pub native_peak_bytes: u64,
@@ -115,7 +116,7 @@ impl NoPressure {
                     format!("{:.2}", m.native_s),
                     format!("{:.2}", m.pagoda_s),
                     format!("{:+.1}", m.overhead_percent),
-                    format!("{:.3}-{:.3}", m.ratio_spread[0], m.ratio_spread[1]),
+                    format!("{:.3}-{:.3}", m.ratio.least, m.ratio.most),
                     Bytes::new(m.native_peak_bytes).to_string(),
                     Bytes::new(m.budget_bytes).to_string(),
                 ]),
@@ -147,10 +148,10 @@ fn pairs(
         Err(Missing::Failed(failed)) => return Ok(Outcome::Failed { failed }),
     };
     let compared = pairs.compare(|(seconds, _)| *seconds).context("no pair counts")?;
-    Ok(Outcome::Measured(Measured {
-        overhead_percent: round((compared.ratio - 1.0) * 100.0),
-        ratio_spread: compared.ratio_spread.map(round),
-        native_s: round(compared.native),
+    Ok(Outcome::Measured(Times {
+        overhead_percent: round((compared.ratio.median - 1.0) * 100.0),
+        ratio: compared.ratio.map(round),
+        native_s: round(compared.native.median),
         pagoda_s: round(compared.managed),
         native_peak_bytes: pairs.peak_bytes,
         budget_bytes: pairs.budget.get(),
@@ -213,7 +214,7 @@ mod tests {
         });
         let Outcome::Measured(measured) = outcome.expect("measured") else { panic!("it ran") };
         assert_eq!((measured.overhead_percent, measured.pairs), (10.0, 3));
-        assert_eq!(measured.ratio_spread, [1.05, 1.1]);
+        assert_eq!((measured.ratio.least, measured.ratio.most), (1.05, 1.1));
         let budget = Some(120 << 20);
         assert_eq!(budgets, [None, None, budget, budget, None, None, budget, budget, None]);
     }

@@ -18,7 +18,7 @@ use super::writer::{self, START_FILE, Side, Written, ready_file};
 use super::{Setup, name};
 use crate::measure::process::{Cancel, Running};
 use crate::measure::scratch::Scratch;
-use crate::measure::stats::{median, round, spread};
+use crate::measure::stats::{Measured, median, round};
 use crate::worker;
 
 /// Processes for each processor.
@@ -49,20 +49,14 @@ pub struct Row {
     pub neighbourhood_gib_s: f64,
     pub streaming_gib_s: f64,
     /// By rounds, as all ratios are: above 1 the order is faster than clearing from the beginning.
-    pub ratio_converge_vs_ascending: f64,
-    pub ratio_reverse_in_page_vs_ascending: f64,
-    pub ratio_reverse_in_page_vs_ascending_spread: [f64; 2],
-    pub ratio_neighbourhood_vs_ascending: f64,
-    pub ratio_neighbourhood_vs_ascending_spread: [f64; 2],
-    pub ratio_streaming_vs_ascending: f64,
-    pub ratio_streaming_vs_ascending_spread: [f64; 2],
-    pub ratio_kernel_thp_vs_ascending: f64,
-    pub ratio_kernel_thp_vs_ascending_spread: [f64; 2],
+    pub ratio_converge_vs_ascending: Measured,
+    pub ratio_reverse_in_page_vs_ascending: Measured,
+    pub ratio_neighbourhood_vs_ascending: Measured,
+    pub ratio_streaming_vs_ascending: Measured,
+    pub ratio_kernel_thp_vs_ascending: Measured,
     /// The order with the highest rate.
     pub best: &'static str,
-    pub ratio_best_vs_kernel: f64,
-    pub ratio_best_vs_kernel_spread: [f64; 2],
-    pub ratio_converge_vs_ascending_spread: [f64; 2],
+    pub ratio_best_vs_kernel: Measured,
 }
 
 /// Measures all rows.
@@ -183,7 +177,7 @@ impl Row {
         let order = |order| rate(Side::Order(order));
         let versus_ascending = |side| {
             let ratios = ratios(side, Side::Order(Order::Ascending));
-            Some((round_down(median(&ratios)?), spread(&ratios)?.map(round_down)))
+            Measured::of(&ratios).map(|ratio| ratio.map(round_down))
         };
         let ratio = |order| versus_ascending(Side::Order(order));
         let (converge, reverse_in_page) = (ratio(Order::Converge)?, ratio(Order::ReverseInPage)?);
@@ -203,19 +197,13 @@ impl Row {
             reverse_in_page_gib_s: order(Order::ReverseInPage)?,
             neighbourhood_gib_s: order(Order::Neighbourhood)?,
             streaming_gib_s: order(Order::Streaming)?,
-            ratio_converge_vs_ascending: converge.0,
-            ratio_reverse_in_page_vs_ascending: reverse_in_page.0,
-            ratio_reverse_in_page_vs_ascending_spread: reverse_in_page.1,
-            ratio_neighbourhood_vs_ascending: neighbourhood.0,
-            ratio_neighbourhood_vs_ascending_spread: neighbourhood.1,
-            ratio_streaming_vs_ascending: streaming.0,
-            ratio_streaming_vs_ascending_spread: streaming.1,
-            ratio_kernel_thp_vs_ascending: kernel.0,
-            ratio_kernel_thp_vs_ascending_spread: kernel.1,
+            ratio_converge_vs_ascending: converge,
+            ratio_reverse_in_page_vs_ascending: reverse_in_page,
+            ratio_neighbourhood_vs_ascending: neighbourhood,
+            ratio_streaming_vs_ascending: streaming,
+            ratio_kernel_thp_vs_ascending: kernel,
             best: name(best),
-            ratio_best_vs_kernel: round_down(median(&best_vs_kernel)?),
-            ratio_best_vs_kernel_spread: spread(&best_vs_kernel)?.map(round_down),
-            ratio_converge_vs_ascending_spread: converge.1,
+            ratio_best_vs_kernel: Measured::of(&best_vs_kernel)?.map(round_down),
         })
     }
 }
@@ -242,10 +230,10 @@ mod tests {
             .map(|scale| Round::of(&Side::ALL.map(|side| slot(side, scale))).expect("all sides"))
             .to_vec();
         let row = Row::of(&setup, 8, Bytes::mib(64), &rounds).expect("a row");
-        assert_eq!((row.ratio_converge_vs_ascending, row.kernel_thp_gib_s), (0.5, 6.0));
-        assert_eq!((row.best, row.ratio_best_vs_kernel), ("streaming", 1.5));
-        assert_eq!((row.ratio_kernel_thp_vs_ascending, row.ratio_streaming_vs_ascending), (0.8, 1.2));
-        assert_eq!(row.ratio_kernel_thp_vs_ascending_spread, [0.8, 0.8], "by rounds");
+        assert_eq!((row.ratio_converge_vs_ascending.median, row.kernel_thp_gib_s), (0.5, 6.0));
+        assert_eq!((row.best, row.ratio_best_vs_kernel.median), ("streaming", 1.5));
+        assert_eq!(row.ratio_streaming_vs_ascending.median, 1.2);
+        assert_eq!(row.ratio_kernel_thp_vs_ascending, Measured::once(0.8), "by rounds");
         assert_eq!((row.llc_bytes_per_process, row.rounds), (4 << 20, 2));
         rounds.clear();
         assert!(Row::of(&setup, 8, Bytes::mib(64), &rounds).is_none());

@@ -21,7 +21,7 @@ use serde::Serialize;
 use super::Setup;
 use super::thrash::Thrashers;
 use crate::measure::process::Cancel;
-use crate::measure::stats::{median, round, spread};
+use crate::measure::stats::{self, Measured, median, round};
 use crate::measure::turns::turns;
 
 /// Frames of a round: as many as are kept ready at most.
@@ -40,22 +40,16 @@ const AHEAD_MOST: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Fault {
     /// One OS page, without huge pages.
-    pub kernel_4k_us: f64,
-    pub kernel_4k_us_spread: [f64; 2],
+    pub kernel_4k_us: Measured,
     /// One huge page.
-    pub kernel_thp_us: f64,
-    pub kernel_thp_us_spread: [f64; 2],
+    pub kernel_thp_us: Measured,
     /// A huge frame, cleared within the fault.
-    pub pagoda_us: f64,
-    pub pagoda_us_spread: [f64; 2],
+    pub pagoda_us: Measured,
     /// A huge frame that was ready.
-    pub pagoda_prezeroed_us: f64,
-    pub pagoda_prezeroed_us_spread: [f64; 2],
+    pub pagoda_prezeroed_us: Measured,
     /// The same two, served in the thread that touches.
-    pub in_thread_us: f64,
-    pub in_thread_us_spread: [f64; 2],
-    pub in_thread_prezeroed_us: f64,
-    pub in_thread_prezeroed_us_spread: [f64; 2],
+    pub in_thread_us: Measured,
+    pub in_thread_prezeroed_us: Measured,
     pub ratio_vs_thp: f64,
     pub ratio_prezeroed_vs_thp: f64,
     pub ratio_in_thread_vs_thp: f64,
@@ -222,11 +216,12 @@ fn middle(times: &[f64]) -> f64 {
     round(median(times).unwrap_or(f64::NAN))
 }
 
-/// The least and the greatest median of so many rounds, each of which has as many times as any other.
-fn of_rounds(times: &[f64], rounds: usize) -> [f64; 2] {
+/// The median of all times, with the least and the greatest of so many rounds, each of which has as many times.
+fn of_rounds(times: &[f64], rounds: usize) -> Measured {
     let of_each = (times.len() / rounds.max(1)).max(1);
     let medians: Vec<f64> = times.chunks_exact(of_each).filter_map(median).collect();
-    spread(&medians).map_or([f64::NAN; 2], |both| both.map(round))
+    let of_medians = stats::middle(&medians).unwrap_or(Measured::once(f64::NAN));
+    Measured { median: middle(times), ..of_medians }
 }
 
 fn content() -> Vec<u8> {
@@ -273,26 +268,19 @@ pub fn measure(setup: &Setup, cancel: &Cancel) -> anyhow::Result<(Fault, Prezero
             }
         }
     }
-    let kernel_thp_us = middle(&thp.touch_us);
+    let kernel_thp_us = of_rounds(&thp.touch_us, setup.rounds);
     let [cleared, ready, in_thread, in_thread_ready] = &sides;
     cleared.check_cleared(setup.rounds)?;
     in_thread.check_cleared(setup.rounds)?;
-    let touch = |side: &Side| middle(&side.times.touch_us);
-    let touch_spread = |side: &Side| of_rounds(&side.times.touch_us, setup.rounds);
-    let ratio = |side: &Side| round(touch(side) / kernel_thp_us);
+    let touch = |side: &Side| of_rounds(&side.times.touch_us, setup.rounds);
+    let ratio = |side: &Side| round(touch(side).median / kernel_thp_us.median);
     let fault = Fault {
-        kernel_4k_us: middle(&small.touch_us),
-        kernel_4k_us_spread: of_rounds(&small.touch_us, setup.rounds),
+        kernel_4k_us: of_rounds(&small.touch_us, setup.rounds),
         kernel_thp_us,
-        kernel_thp_us_spread: of_rounds(&thp.touch_us, setup.rounds),
         pagoda_us: touch(cleared),
-        pagoda_us_spread: touch_spread(cleared),
         pagoda_prezeroed_us: touch(ready),
-        pagoda_prezeroed_us_spread: touch_spread(ready),
         in_thread_us: touch(in_thread),
-        in_thread_us_spread: touch_spread(in_thread),
         in_thread_prezeroed_us: touch(in_thread_ready),
-        in_thread_prezeroed_us_spread: touch_spread(in_thread_ready),
         ratio_vs_thp: ratio(cleared),
         ratio_prezeroed_vs_thp: ratio(ready),
         ratio_in_thread_vs_thp: ratio(in_thread),
@@ -323,9 +311,10 @@ mod tests {
 
     #[test]
     fn a_spread_is_that_of_the_medians_of_rounds() {
-        assert_eq!(of_rounds(&[9.0, 1.0, 2.0, 3.0, 5.0, 4.0], 2), [2.0, 4.0]);
-        assert_eq!(of_rounds(&[7.0], 1), [7.0, 7.0]);
-        assert!(of_rounds(&[], 3)[0].is_nan());
+        let measured = Measured { median: 3.5, least: 2.0, most: 4.0 };
+        assert_eq!(of_rounds(&[9.0, 1.0, 2.0, 3.0, 5.0, 4.0], 2), measured);
+        assert_eq!(of_rounds(&[7.0], 1), Measured::once(7.0));
+        assert!(of_rounds(&[], 3).least.is_nan());
     }
 
     #[test]

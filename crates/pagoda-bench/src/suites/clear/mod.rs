@@ -259,7 +259,7 @@ mod tests {
                 return pagoda_linux::testing::skip::skip("clear orders", format!("{error:#}"));
             }
         };
-        let json = serde_json::to_value(&orders).expect("json");
+        let json = crate::report::json::json(&orders).expect("json");
         for (name, after, extents) in [
             ("ascending", 511, 1),
             ("converge", 0, 512),

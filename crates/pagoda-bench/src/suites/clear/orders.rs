@@ -21,7 +21,7 @@ use super::thrash::Thrashers;
 use super::{Setup, frame, name, thread_cpu};
 use crate::load::data::Random;
 use crate::measure::process::Cancel;
-use crate::measure::stats::{median, median_of, middle_of, midmean, round};
+use crate::measure::stats::{Measured, median, median_of, middle_of, midmean, round};
 
 /// The targets. At the end of a frame every order is ascending in effect.
 const PLACES: [Place; 3] = [Place::First, Place::Middle, Place::Random];
@@ -81,13 +81,11 @@ pub struct Figures {
 pub struct Times {
     pub clear_us: f64,
     /// Reading each cache line of the target, less what the clock takes.
-    pub first_touch_ns: f64,
+    pub first_touch_ns: Measured,
     /// Writing the whole frame from its beginning, after that.
     pub write_all_us: f64,
     /// All three.
-    pub total_us: f64,
-    pub first_touch_ns_spread: [f64; 2],
-    pub total_us_spread: [f64; 2],
+    pub total_us: Measured,
 }
 
 /// From the processor's counters, user mode only, over clearing, touching and writing.
@@ -269,16 +267,12 @@ impl Setup {
     }
 
     fn times(&self, rounds: &[Sample]) -> Option<Times> {
-        let (first_touch_ns, first_touch_ns_spread) = middle_of(rounds, |sample| self.touch_ns(sample))?;
         let total_us = |sample: &Sample| (sample.clear_ns + self.touch_ns(sample) + sample.write_ns) / 1e3;
-        let (total_us, total_us_spread) = middle_of(rounds, total_us)?;
         Some(Times {
             clear_us: round(median_of(rounds, |sample| sample.clear_ns / 1e3)?),
-            first_touch_ns,
+            first_touch_ns: middle_of(rounds, |sample| self.touch_ns(sample))?,
             write_all_us: round(median_of(rounds, |sample| sample.write_ns / 1e3)?),
-            total_us,
-            first_touch_ns_spread,
-            total_us_spread,
+            total_us: middle_of(rounds, total_us)?,
         })
     }
 }
@@ -336,8 +330,8 @@ mod tests {
         let setup = Setup { clock_ns: 20.0, ..Setup::for_tests() };
         let sample = |touch_ns| Sample { clear_ns: 1000.0, touch_ns, write_ns: 3000.0 };
         let times = setup.times(&[sample(30.0), sample(50.0), sample(10.0)]).expect("three rounds");
-        assert_eq!((times.first_touch_ns, times.first_touch_ns_spread), (10.0, [0.0, 30.0]));
-        assert_eq!((times.clear_us, times.total_us), (1.0, 4.01));
+        assert_eq!(times.first_touch_ns, Measured { median: 10.0, least: 0.0, most: 30.0 });
+        assert_eq!((times.clear_us, times.total_us.median), (1.0, 4.01));
         assert!(setup.times(&[]).is_none());
     }
 }

@@ -69,7 +69,7 @@ impl Clear {
         );
         for row in &self.anon_w_seq {
             let gib_s = |rate: f64| format!("{rate:.2}");
-            let ratio = |ratio: f64, spread| with_spread(ratio, spread, 3);
+            let ratio = |ratio| with_spread(ratio, 3);
             table.add_row([
                 row.processes.to_string(),
                 Bytes::new(row.llc_bytes_per_process).to_string(),
@@ -79,8 +79,8 @@ impl Clear {
                 gib_s(row.reverse_in_page_gib_s),
                 gib_s(row.neighbourhood_gib_s),
                 gib_s(row.streaming_gib_s),
-                ratio(row.ratio_converge_vs_ascending, row.ratio_converge_vs_ascending_spread),
-                ratio(row.ratio_best_vs_kernel, row.ratio_best_vs_kernel_spread),
+                ratio(row.ratio_converge_vs_ascending),
+                ratio(row.ratio_best_vs_kernel),
             ]);
         }
         table
@@ -90,19 +90,19 @@ impl Clear {
 /// What faults take.
 fn fault_table(fault: &Fault, ready: &Prezeroed) -> Table {
     let mut table = text_table(["fault", "us", "of kernel THP", "writing the frame us"], 1..);
-    let ratio = |us: f64| format!("{:.2}", us / fault.kernel_thp_us);
+    let ratio = |us: f64| format!("{:.2}", us / fault.kernel_thp_us.median);
     let mut row = |name: String, us: f64, write_us: Option<f64>| {
         let write = write_us.map_or_else(String::new, |us| format!("{us:.1}"));
         table.add_row([name, format!("{us:.1}"), ratio(us), write]);
     };
-    row("kernel, 4 KiB".to_owned(), fault.kernel_4k_us, None);
-    row("kernel, THP".to_owned(), fault.kernel_thp_us, Some(ready.kernel_thp_write_all_us));
-    row("Pagoda, cleared in the fault".to_owned(), fault.pagoda_us, None);
+    row("kernel, 4 KiB".to_owned(), fault.kernel_4k_us.median, None);
+    row("kernel, THP".to_owned(), fault.kernel_thp_us.median, Some(ready.kernel_thp_write_all_us));
+    row("Pagoda, cleared in the fault".to_owned(), fault.pagoda_us.median, None);
     let ahead =
         format!("Pagoda, {:.0}% cleared ahead at {:.0} us", ready.taken_percent, ready.clearing_cpu_us);
-    row(ahead, fault.pagoda_prezeroed_us, Some(ready.write_all_us));
-    row("Pagoda in thread, cleared in the fault".to_owned(), fault.in_thread_us, None);
-    row("Pagoda in thread, cleared ahead".to_owned(), fault.in_thread_prezeroed_us, None);
+    row(ahead, fault.pagoda_prezeroed_us.median, Some(ready.write_all_us));
+    row("Pagoda in thread, cleared in the fault".to_owned(), fault.in_thread_us.median, None);
+    row("Pagoda in thread, cleared ahead".to_owned(), fault.in_thread_prezeroed_us.median, None);
     table
 }
 
@@ -191,7 +191,7 @@ pub fn orders_table(orders: &Orders) -> Table {
             format!("{:.0}", times.first_touch_ns),
             format!("{:.2}", figures.first_touch_ratio_vs_ascending),
             format!("{:.1}", times.write_all_us),
-            with_spread(times.total_us, times.total_us_spread, 1),
+            with_spread(times.total_us, 1),
             perf(|perf| perf.ipc),
             perf(|perf| perf.cache_miss_percent),
         ]);

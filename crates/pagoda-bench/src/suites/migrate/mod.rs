@@ -35,7 +35,7 @@ use cases::{Case, USUAL, write_page};
 use destination::Into;
 use qemu::Qemu;
 pub use qemu::guest;
-use report::{ByWay, Measured, Report, Scan, Setting};
+use report::{ByWay, Outcomes, Report, Scan, Setting};
 use trial::{Idle, Outcome};
 
 /// What a scan from the cache goes over.
@@ -43,7 +43,7 @@ const CACHED_BYTES: usize = 256 << 10;
 
 /// What `--help` says of the keys.
 const KEYS: &str = "\
-Keys of the JSON, medians of the rounds that count, some with the least and the greatest in …_spread; pages are of 4 KiB:
+Keys of the JSON, medians of the rounds that count, some with the least and the greatest in …_least and …_most; pages are of 4 KiB:
   cases.CASE                  untouched memory; resident-zeros, where zeroes were written to all pages; idle, where one page in 32
                               has content, and full, seven in eight, with zeroes in the others; sparse, one in each 2 MiB, the
                               others untouched. zero_pages were read and found zero, data_pages have content; what nothing was
@@ -118,7 +118,7 @@ pub fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
     bench.progress.finish_and_clear();
     let Beside { limits, qemu } = beside;
     let qemu = qemu.map(Qemu::into_runs);
-    let measured = Measured { cases, codecs, live, late, stored, limits, qemu, scan: scan(memory) };
+    let measured = Outcomes { cases, codecs, live, late, stored, limits, qemu, scan: scan(memory) };
     let setting = Setting { memory, rounds, quick: args.quick };
     let report = Report::new(&setting, &measured, Machine::this()).context("no round was measured")?;
     command::print(&report, args.json, Report::table)?;

@@ -49,10 +49,10 @@ const STORE_LEAST: Bytes = Bytes::mib(64);
 
 /// What `--help` says of the keys.
 const KEYS: &str = "\
-Keys of the JSON, medians of the rounds, with the least and the greatest in …_spread; a side that could not run is null, and its
+Keys of the JSON, medians of the rounds, with the least and the greatest in …_least and …_most; a side that could not run is null, and its
 …_reason says why:
   policies.POLICY             one-at-a-time, runs, background, workers; owners that close at the same time: close_ms_p50 and
-                              close_ms_p99, their spread as close_ms_spread, extra_ms over owners that stored nothing, by round,
+                              close_ms_p99, extra_ms over owners that stored nothing, by round,
                               frames_back_ms, stored_back_ms, starter_start_ms and starter_work_ms of who starts meanwhile, cpu_ms,
                               in_close_ms, lock_wait_ms, locks, peak_queued_bytes; queued, inline and early: pages by how they went;
                               resident_bytes that the owners had in memory when they were told to close
@@ -111,7 +111,7 @@ struct Kills {
 }
 
 /// What the rounds that count have measured.
-struct Measured {
+struct Rounds {
     outcomes: Vec<(Kind, Vec<Outcome>)>,
     /// In the order of [`How::ALL`].
     kills: [Kills; How::ALL.len()],
@@ -140,7 +140,7 @@ pub fn run(args: &ReleaseArgs) -> anyhow::Result<ExitCode> {
         cancel: Cancel::on_signals()?,
     };
     let quiet = Quiet::begin();
-    let mut measured = Measured {
+    let mut measured = Rounds {
         outcomes: kinds().into_iter().map(|kind| (kind, Vec::new())).collect(),
         kills: std::array::from_fn(|_| Kills::default()),
         stored: Vec::new(),
@@ -167,7 +167,7 @@ struct Bench {
 
 impl Bench {
     /// All sides once: those of our own in turns, the first round discarded.
-    fn round(&self, number: usize, measured: &mut Measured) -> anyhow::Result<()> {
+    fn round(&self, number: usize, measured: &mut Rounds) -> anyhow::Result<()> {
         for side in turns(number, measured.outcomes.len()) {
             let (kind, outcomes) = &mut measured.outcomes[side];
             self.progress.set_message(kind.name());

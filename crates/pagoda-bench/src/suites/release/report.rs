@@ -13,9 +13,9 @@ use super::figures::{Figures, KernelZram, NeverStored, StarterAlone, StoreFigure
 use super::killed::How;
 use super::quiet::Quiet;
 use super::trial::{Kind, Outcome, Trial};
-use super::{AGING_PERCENT, Kills, Measured};
+use super::{AGING_PERCENT, Kills, Rounds};
 use crate::measure::machine::Machine;
-use crate::measure::stats::{middle, middle_of, round};
+use crate::measure::stats::{Measured, middle, middle_of, round};
 
 /// All that was found out.
 #[derive(Serialize)]
@@ -34,8 +34,7 @@ pub struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel_zram_reason: Option<String>,
     /// As many programs, killed, each under a `pagoda run` of its own: until that has ended, too.
-    pub run_kill9_ms: Option<f64>,
-    pub run_kill9_ms_spread: Option<[f64; 2]>,
+    pub run_kill9_ms: Option<Measured>,
     pub run_kill9_stored_percent: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run_kill9_reason: Option<String>,
@@ -51,22 +50,17 @@ pub struct Report {
 #[derive(Serialize)]
 pub struct Aging {
     pub stored_percent: [f64; AGING_PERCENT.len()],
-    pub close_ms: BTreeMap<&'static str, Vec<f64>>,
-    pub close_ms_spread: BTreeMap<&'static str, Vec<[f64; 2]>>,
+    pub close_ms: BTreeMap<&'static str, Vec<Measured>>,
 }
 
-/// A ratio in the middle, and the least and the greatest of the rounds.
-type Ratio = (f64, [f64; 2]);
-
-/// By key, each with its `…_spread`; both are null where a side did not run.
+/// By key; null where a side did not run.
 #[derive(Default, Serialize)]
 #[serde(transparent)]
 pub struct Ratios(BTreeMap<String, Value>);
 
 impl Ratios {
-    fn add(&mut self, key: &str, ratio: Option<Ratio>) {
-        self.0.insert(key.to_owned(), json!(ratio.map(|(middle, _)| middle)));
-        self.0.insert(format!("{key}_spread"), json!(ratio.map(|(_, spread)| spread)));
+    fn add(&mut self, key: &str, ratio: Option<Measured>) {
+        self.0.insert(key.to_owned(), json!(ratio));
     }
     /// One that is of no round.
     fn add_of_middles(&mut self, key: &str, ratio: Option<f64>) {
@@ -85,7 +79,7 @@ impl Report {
         trial: Trial,
         rounds: usize,
         quick: bool,
-        measured: &Measured,
+        measured: &Rounds,
         quiet: Quiet,
         machine: Machine,
     ) -> Option<Self> {
@@ -95,15 +89,16 @@ impl Report {
         let [one, runs, background, workers] = ReleasePolicy::ALL.map(figures);
         let (one, runs, background, workers) = (one?, runs?, background?, workers?);
         let alone = of(Kind::StarterAlone)?;
-        let (start_ms, start_ms_spread) = middle_of(alone, |outcome| outcome.starter_start_ms)?;
-        let (work_ms, work_ms_spread) = middle_of(alone, |outcome| outcome.starter_work_ms)?;
+        let start_ms = middle_of(alone, |outcome| outcome.starter_start_ms)?;
+        let work_ms = middle_of(alone, |outcome| outcome.starter_work_ms)?;
         let killed = |how: How| &measured.kills[how as usize];
         let [zram, never, run] = How::ALL.map(killed);
         let kernel_zram = KernelZram::of(&zram.killed, &never.killed);
-        let run_kill9 = gone_ms(&run.killed);
         // Where one at a time costs nothing extra there is nothing to compare with.
-        let extra = |of: &Figures| (one.extra_ms > 0.0).then(|| round(of.extra_ms / one.extra_ms));
-        let over = |wanted: Kind, base: Kind, pick: fn(&Outcome) -> f64| -> Option<Ratio> {
+        let extra = |of: &Figures| {
+            (one.extra_ms.median > 0.0).then(|| round(of.extra_ms.median / one.extra_ms.median))
+        };
+        let over = |wanted: Kind, base: Kind, pick: fn(&Outcome) -> f64| -> Option<Measured> {
             let rounds: Vec<_> = of(wanted)?.iter().zip(of(base)?).collect();
             middle_of(&rounds, |(wanted, base)| pick(wanted) / pick(base))
         };
@@ -146,10 +141,7 @@ impl Report {
             "kernel_zram_vs_never_swapped",
             middle_of(&zram_vs_never, |(zram, never)| zram.gone_p50_ms() / never.gone_p50_ms()),
         );
-        let aged = |times: &[Vec<f64>]| -> (Vec<f64>, Vec<[f64; 2]>) {
-            times.iter().filter_map(|times| middle(times)).unzip()
-        };
-        let aging = || measured.aging.iter().map(|(policy, times)| (policy.name(), aged(times)));
+        let aged = |times: &[Vec<f64>]| times.iter().filter_map(|times| middle(times)).collect();
         Some(Self {
             bench: "release",
             owners: trial.owners,
@@ -158,8 +150,7 @@ impl Report {
             stored_percent: trial.stored_percent,
             aging: Aging {
                 stored_percent: AGING_PERCENT,
-                close_ms: aging().map(|(policy, (middles, _))| (policy, middles)).collect(),
-                close_ms_spread: aging().map(|(policy, (_, spreads))| (policy, spreads)).collect(),
+                close_ms: measured.aging.iter().map(|(policy, times)| (policy.name(), aged(times))).collect(),
             },
             policies: ReleasePolicy::ALL
                 .map(ReleasePolicy::name)
@@ -167,13 +158,12 @@ impl Report {
                 .zip([one, runs, background, workers])
                 .collect(),
             never_stored: NeverStored::of(never_stored)?,
-            starter_alone: StarterAlone { start_ms, start_ms_spread, work_ms, work_ms_spread },
+            starter_alone: StarterAlone { start_ms, work_ms },
             kernel_zram_reason: reason(&[zram, never]),
             kernel_zram,
-            run_kill9_ms: run_kill9.map(|(ms, _)| ms),
-            run_kill9_ms_spread: run_kill9.map(|(_, spread)| spread),
+            run_kill9_ms: gone_ms(&run.killed),
             run_kill9_stored_percent: middle_of(&run.killed, |killed| killed.stored_percent)
-                .map(|(percent, _)| percent),
+                .map(|percent| percent.median),
             run_kill9_reason: reason(&[run]),
             ratios,
             store: StoreFigures::of(&measured.stored)?,

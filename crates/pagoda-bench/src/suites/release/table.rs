@@ -4,10 +4,11 @@ use pagoda::ReleasePolicy;
 use pagoda_core::size::Bytes;
 
 use super::report::Report;
+use crate::measure::stats::Measured;
 use crate::report::table::{text_table, with_spread};
 
-fn range(value: f64, spread: [f64; 2]) -> String {
-    with_spread(value, spread, 1)
+fn range(value: Measured) -> String {
+    with_spread(value, 1)
 }
 
 impl Report {
@@ -36,14 +37,14 @@ impl Report {
             let figures = &self.policies[name];
             table.add_row([
                 name.to_owned(),
-                range(figures.close_ms_p50, figures.close_ms_spread),
+                range(figures.close_ms_p50),
                 format!("{:.1}", figures.close_ms_p99),
                 format!("{:.1}", figures.extra_ms),
-                range(figures.frames_back_ms, figures.frames_back_ms_spread),
-                range(figures.stored_back_ms, figures.stored_back_ms_spread),
-                range(figures.starter_start_ms, figures.starter_start_ms_spread),
-                range(figures.starter_work_ms, figures.starter_work_ms_spread),
-                range(figures.cpu_ms, figures.cpu_ms_spread),
+                range(figures.frames_back_ms),
+                range(figures.stored_back_ms),
+                range(figures.starter_start_ms),
+                range(figures.starter_work_ms),
+                range(figures.cpu_ms),
                 format!("{:.2}", figures.in_close_ms),
                 format!("{:.2}", figures.lock_wait_ms),
                 figures.queued.to_string(),
@@ -69,9 +70,9 @@ impl Report {
             Bytes::new(self.base_page_bytes),
             self.stored_percent,
             self.rounds,
-            range(never.close_ms_p50, never.close_ms_spread),
-            range(alone.start_ms, alone.start_ms_spread),
-            range(alone.work_ms, alone.work_ms_spread),
+            range(never.close_ms_p50),
+            range(alone.start_ms),
+            range(alone.work_ms),
             self.killed(),
             self.store_line(),
             self.quiet,
@@ -86,29 +87,31 @@ impl Report {
                 format!(
                     "killed with {:.1} % in zram: gone {}, all back {}, starter {}, work {}; never swapped: gone {}",
                     zram.stored_percent,
-                    range(zram.kill_ms, zram.kill_ms_spread),
-                    range(zram.back_ms, zram.back_ms_spread),
-                    range(zram.starter_start_ms, zram.starter_start_ms_spread),
-                    range(zram.starter_work_ms, zram.starter_work_ms_spread),
-                    range(zram.kill_never_swapped_ms, zram.kill_never_swapped_ms_spread),
+                    range(zram.kill_ms),
+                    range(zram.back_ms),
+                    range(zram.starter_start_ms),
+                    range(zram.starter_work_ms),
+                    range(zram.kill_never_swapped_ms),
                 )
             },
         );
-        let run = match (self.run_kill9_ms, self.run_kill9_ms_spread) {
-            (Some(ms), Some(spread)) => format!(
+        let run = match self.run_kill9_ms {
+            Some(ms) => format!(
                 "killed under pagoda run with {:.1} % stored: gone {}",
                 self.run_kill9_stored_percent.unwrap_or(0.0),
-                range(ms, spread)
+                range(ms)
             ),
-            _ => format!("pagoda run did not run: {}", self.run_kill9_reason.as_deref().unwrap_or("unknown")),
+            None => {
+                format!("pagoda run did not run: {}", self.run_kill9_reason.as_deref().unwrap_or("unknown"))
+            }
         };
         format!("{zram}\n{run}\n")
     }
 
     fn store_line(&self) -> String {
         let store = &self.store;
-        let [whole, first] =
-            [store.fetch_us, store.fetch_in_thread_us].map(|us| format!("{:.1} / {:.1} us", us.p50, us.p99));
+        let [whole, first] = [&store.fetch_us, &store.fetch_in_thread_us]
+            .map(|us| format!("{:.1} / {:.1} us", us.p50, us.p99));
         format!(
             "store: compresses {:.2} GiB/s ({:.2} by processor time), fetches 64 KiB in {whole} (p50 / p99), in thread {first}, wastes {:.1} %\n",
             store.compress_gib_s, store.compress_cpu_gib_s, store.waste_percent

@@ -24,7 +24,7 @@ use crate::measure::machine::Machine;
 use crate::measure::pairs::{Missing, Pairs};
 use crate::measure::process::{Cancel, run};
 use crate::measure::scratch::Scratch;
-use crate::measure::stats::round;
+use crate::measure::stats::{Measured, round};
 use crate::suites::budget::reason;
 use crate::{Plan, pagoda_run, warm};
 use memory::descendants_bytes;
@@ -41,14 +41,13 @@ const WORKS: usize = 5;
 /// What `--help` says of the keys.
 const KEYS: &str = "\
 Keys of the JSON, medians of the pairs; what is missing is null, and its reason or reasons say why:
-  fork_ms                     one fork of a process that holds held_bytes: native, pagoda, ratio with its ratio_spread
-  spawn_storm, build, jvm, node  from start to end: native_s, pagoda_s with 1.2 times native_peak_bytes, ratio with its ratio_spread,
+  fork_ms                     one fork of a process that holds held_bytes: native, pagoda, and ratio
+  spawn_storm, build, jvm, node  from start to end: native_s, pagoda_s with 1.2 times native_peak_bytes, ratio,
                               half_s with half of it (null with --quick and where that is less than the least budget), and
                               half_exceeded_mib over that
   redis_bgsave                while a server saves, in half of its native peak: native_ops, pagoda_ops, kernel_ops, native_p99_ms,
                               p99_ms of Pagoda, kernel_p99_ms, budget_exceeded_mib, budget_bytes; with enough_bytes, 1.2 times
-                              native_peak_bytes: enough_ops and enough_p99_ms of Pagoda, and ratio, native_ops over enough_ops, with
-                              its ratio_spread
+                              native_peak_bytes: enough_ops and enough_p99_ms of Pagoda, and ratio, native_ops over enough_ops
   pairs, quick, machine       what was run, and where";
 
 /// What to measure.
@@ -87,8 +86,7 @@ struct Calls {
     native: Option<f64>,
     pagoda: Option<f64>,
     /// Of pairs: above 1 Pagoda is slower.
-    ratio: Option<f64>,
-    ratio_spread: Option<[f64; 2]>,
+    ratio: Option<Measured>,
     held_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
@@ -97,12 +95,10 @@ struct Calls {
 /// Times of one tree, from start to end.
 #[derive(Default, Serialize)]
 struct Outcome {
-    native_s: Option<f64>,
-    native_s_spread: Option<[f64; 2]>,
+    native_s: Option<Measured>,
     /// With 1.2 times the native peak.
     pagoda_s: Option<f64>,
-    ratio: Option<f64>,
-    ratio_spread: Option<[f64; 2]>,
+    ratio: Option<Measured>,
     /// With half the native peak; null where that is less than the least budget, and in a short run.
     half_s: Option<f64>,
     /// How far the tree's peak was above that half, in MiB.
@@ -234,10 +230,9 @@ impl Bench<'_> {
         };
         let compared = pairs.try_map(time)?.compare(|time| *time).context("no pair counts")?;
         Ok(Calls {
-            native: Some(round(compared.native)),
+            native: Some(round(compared.native.median)),
             pagoda: Some(round(compared.managed)),
-            ratio: Some(round(compared.ratio)),
-            ratio_spread: Some(compared.ratio_spread.map(round)),
+            ratio: Some(compared.ratio.map(round)),
             ..calls
         })
     }
@@ -257,11 +252,9 @@ impl Bench<'_> {
         };
         let compared = pairs.compare(|sample| sample.seconds).context("no pair counts")?;
         let mut outcome = Outcome {
-            native_s: Some(round(compared.native)),
-            native_s_spread: Some(compared.native_spread.map(round)),
+            native_s: Some(compared.native.map(round)),
             pagoda_s: Some(round(compared.managed)),
-            ratio: Some(round(compared.ratio)),
-            ratio_spread: Some(compared.ratio_spread.map(round)),
+            ratio: Some(compared.ratio.map(round)),
             native_peak_bytes: Some(pairs.peak_bytes),
             ..Outcome::default()
         };
@@ -302,10 +295,10 @@ mod tests {
         let missing = || Err(anyhow::anyhow!("nowhere to be found"));
         let outcome = bench.tree("none", missing()).expect("an outcome");
         assert!(!outcome.failed);
-        let json = serde_json::to_value(&outcome).expect("json");
+        let json = crate::report::json::json(&outcome).expect("json");
         assert!(json["native_s"].is_null() && json["ratio"].is_null());
         assert_eq!(json["reason"], "nowhere to be found");
-        let calls = serde_json::to_value(bench.calls(1, missing()).expect("an outcome")).expect("json");
+        let calls = crate::report::json::json(&bench.calls(1, missing()).expect("an outcome")).expect("json");
         assert!(calls["native"].is_null() && calls["reason"] == "nowhere to be found");
     }
 
@@ -323,7 +316,7 @@ mod tests {
             quick: true,
             machine: Machine::this(),
         };
-        let json = serde_json::to_value(&tree).expect("json");
+        let json = crate::report::json::json(&tree).expect("json");
         expect_told("tree", KEYS, &json);
     }
 

@@ -18,7 +18,7 @@ use crate::load::redis_client::{self, Client, name};
 use crate::measure::histogram::Histogram;
 use crate::measure::process::{Cancel, Running};
 use crate::measure::scratch::Scratch;
-use crate::measure::stats::{middle, middle_of, round};
+use crate::measure::stats::{Measured, middle, middle_of, round};
 use crate::measure::turns::turns;
 use crate::suites::budget::reason;
 use crate::{Plan, pagoda_run, warm};
@@ -43,31 +43,22 @@ const SIDES: [&str; 4] = ["native", "pagoda", "pagoda, enough memory", "kernel"]
 /// but for the native ones and those with enough memory.
 #[derive(Default, Serialize)]
 pub struct Bgsave {
-    pub native_ops: Option<f64>,
-    pub native_ops_spread: Option<[f64; 2]>,
-    pub pagoda_ops: Option<f64>,
-    pub pagoda_ops_spread: Option<[f64; 2]>,
+    pub native_ops: Option<Measured>,
+    pub pagoda_ops: Option<Measured>,
     /// Under Pagoda, in milliseconds.
-    pub p99_ms: Option<f64>,
-    pub p99_ms_spread: Option<[f64; 2]>,
+    pub p99_ms: Option<Measured>,
     /// How far the tree's peak was above the budget, in MiB.
     pub budget_exceeded_mib: Option<f64>,
-    pub native_p99_ms: Option<f64>,
-    pub native_p99_ms_spread: Option<[f64; 2]>,
+    pub native_p99_ms: Option<Measured>,
     /// Under the kernel with the same total memory: a memory group and zram.
-    pub kernel_ops: Option<f64>,
-    pub kernel_ops_spread: Option<[f64; 2]>,
-    pub kernel_p99_ms: Option<f64>,
-    pub kernel_p99_ms_spread: Option<[f64; 2]>,
+    pub kernel_ops: Option<Measured>,
+    pub kernel_p99_ms: Option<Measured>,
     /// Under Pagoda where memory suffices: with 1.2 times the native peak.
-    pub enough_ops: Option<f64>,
-    pub enough_ops_spread: Option<[f64; 2]>,
-    pub enough_p99_ms: Option<f64>,
-    pub enough_p99_ms_spread: Option<[f64; 2]>,
+    pub enough_ops: Option<Measured>,
+    pub enough_p99_ms: Option<Measured>,
     pub enough_bytes: Option<u64>,
     /// Native requests a second over those, by rounds: above 1 Pagoda is slower.
-    pub ratio: Option<f64>,
-    pub ratio_spread: Option<[f64; 2]>,
+    pub ratio: Option<Measured>,
     pub native_peak_bytes: Option<u64>,
     pub budget_bytes: Option<u64>,
     /// Why a side is missing, by its name.
@@ -139,22 +130,22 @@ impl Bgsave {
     ) {
         let of = |side: usize, pick: fn(&Sample) -> f64| {
             let none_failed = failed[side].is_none();
-            middle_of(&samples[side], pick).filter(|_| none_failed).unzip()
+            middle_of(&samples[side], pick).filter(|_| none_failed)
         };
         let ops = |side| of(side, |sample| sample.ops);
-        (self.native_ops, self.native_ops_spread) = ops(0);
-        (self.pagoda_ops, self.pagoda_ops_spread) = ops(1);
-        (self.enough_ops, self.enough_ops_spread) = ops(2);
-        (self.kernel_ops, self.kernel_ops_spread) = ops(3);
+        self.native_ops = ops(0);
+        self.pagoda_ops = ops(1);
+        self.enough_ops = ops(2);
+        self.kernel_ops = ops(3);
         let p99_ms = |side| of(side, |sample| sample.p99_ms);
-        (self.native_p99_ms, self.native_p99_ms_spread) = p99_ms(0);
-        (self.p99_ms, self.p99_ms_spread) = p99_ms(1);
-        (self.enough_p99_ms, self.enough_p99_ms_spread) = p99_ms(2);
-        (self.kernel_p99_ms, self.kernel_p99_ms_spread) = p99_ms(3);
+        self.native_p99_ms = p99_ms(0);
+        self.p99_ms = p99_ms(1);
+        self.enough_p99_ms = p99_ms(2);
+        self.kernel_p99_ms = p99_ms(3);
         if failed[0].is_none() && failed[2].is_none() {
             let ratios: Vec<f64> =
                 samples[0].iter().zip(&samples[2]).map(|(native, enough)| native.ops / enough.ops).collect();
-            (self.ratio, self.ratio_spread) = middle(&ratios).unzip();
+            self.ratio = middle(&ratios);
         }
         let over =
             |sample: &Sample| sample.peak_bytes.saturating_sub(budget.get()) as f64 / (1u64 << 20) as f64;
@@ -280,19 +271,20 @@ mod tests {
         ];
         let mut told = Bgsave::default();
         told.tell(&all, &Default::default(), Bytes::mib(32));
-        assert_eq!((told.ratio, told.ratio_spread), (Some(1.25), Some([1.0, 1.25])));
-        assert_eq!((told.enough_ops, told.enough_p99_ms), (Some(80.0), Some(12.5)));
-        assert_eq!(told.enough_ops_spread, Some([10.0, 160.0]));
-        assert_eq!(told.kernel_p99_ms_spread, Some([25.0, 25.0]));
+        let measured = |median, least, most| Some(Measured { median, least, most });
+        assert_eq!(told.ratio, measured(1.25, 1.0, 1.25));
+        assert_eq!(told.enough_p99_ms.map(f64::from), Some(12.5));
+        assert_eq!(told.enough_ops, measured(80.0, 10.0, 160.0));
+        assert_eq!(told.kernel_p99_ms, measured(25.0, 25.0, 25.0));
         assert_eq!(
-            (told.pagoda_ops, told.kernel_ops, told.native_ops),
-            (Some(50.0), Some(40.0), Some(100.0))
+            [told.pagoda_ops, told.kernel_ops, told.native_ops].map(|ops| ops.map(f64::from)),
+            [Some(50.0), Some(40.0), Some(100.0)]
         );
         assert_eq!(told.budget_exceeded_mib, Some(2.0));
         let failed = [None, None, Some("it ended".to_owned()), None];
         let mut told = Bgsave::default();
         told.tell(&all, &failed, Bytes::mib(32));
-        assert_eq!((told.ratio, told.enough_ops, told.pagoda_ops), (None, None, Some(50.0)));
+        assert_eq!((told.ratio, told.enough_ops, told.pagoda_ops.map(f64::from)), (None, None, Some(50.0)));
         told.reasons = vec![(SIDES[2], "it ended".to_owned())];
         assert!(told.failed(), "it is Pagoda's side");
     }

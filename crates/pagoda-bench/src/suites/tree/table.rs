@@ -8,16 +8,15 @@ use crate::report::table::{number, text_table};
 impl Tree {
     /// For people.
     pub fn table(&self) -> String {
-        let number = |value| number(value, 2);
         let header = ["tree", "native", "pagoda", "ratio", "in half", "over the half", "why not"];
         let mut table = text_table(header, 1..6);
         let held = Bytes::new(self.fork_ms.held_bytes);
         let (fork, text) = (&self.fork_ms, |reason: &Option<String>| reason.clone().unwrap_or_default());
         table.add_row([
             format!("fork of {held}, ms"),
-            number(fork.native),
-            number(fork.pagoda),
-            number(fork.ratio),
+            number(fork.native, 2),
+            number(fork.pagoda, 2),
+            number(fork.ratio, 2),
             "-".to_owned(),
             "-".to_owned(),
             text(&fork.reason),
@@ -25,10 +24,10 @@ impl Tree {
         for (name, outcome) in self.outcomes() {
             table.add_row([
                 format!("{name}, s"),
-                number(outcome.native_s),
-                number(outcome.pagoda_s),
-                number(outcome.ratio),
-                number(outcome.half_s),
+                number(outcome.native_s, 2),
+                number(outcome.pagoda_s, 2),
+                number(outcome.ratio, 2),
+                number(outcome.half_s, 2),
                 outcome.half_exceeded_mib.map_or_else(|| "-".to_owned(), |mib| format!("{mib:.1} MiB")),
                 text(&outcome.reason),
             ]);
@@ -41,7 +40,7 @@ impl Tree {
             ("pagoda, half the memory", redis.pagoda_ops, redis.p99_ms),
             ("memory group + zram, the same", redis.kernel_ops, redis.kernel_p99_ms),
         ] {
-            save.add_row([side.to_owned(), number(ops), number(p99)]);
+            save.add_row([side.to_owned(), number(ops, 2), number(p99, 2)]);
         }
         let mut text = format!("{}\n\n{table}\n\n{save}\n", self.machine);
         if let Some(ratio) = redis.ratio {

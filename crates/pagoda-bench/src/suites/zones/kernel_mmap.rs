@@ -19,7 +19,7 @@ use super::tiobench::{BLOCK_BYTES, mib_s};
 use crate::kernel::own_name;
 use crate::load::data::PAGE_BYTES;
 use crate::measure::process::{self, Cancel};
-use crate::measure::stats::middle;
+use crate::measure::stats::{Measured, middle};
 use crate::worker;
 
 /// A disk that takes longer for the file is broken.
@@ -75,11 +75,9 @@ pub fn stream(args: &StreamArgs) -> anyhow::Result<Streamed> {
 /// What the kernel did.
 #[derive(Default, Serialize)]
 pub struct KernelMmap {
-    pub seq_read_mib_s: Option<f64>,
-    pub seq_read_mib_s_spread: Option<[f64; 2]>,
+    pub seq_read_mib_s: Option<Measured>,
     /// The same after MADV_SEQUENTIAL.
-    pub seq_read_advised_mib_s: Option<f64>,
-    pub seq_read_advised_mib_s_spread: Option<[f64; 2]>,
+    pub seq_read_advised_mib_s: Option<Measured>,
     /// Why there is nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -164,12 +162,9 @@ impl<'a> Side<'a> {
 
     /// What it did.
     pub fn finish(self) -> KernelMmap {
-        let (plain, advised) = (middle(&self.plain), middle(&self.advised));
         KernelMmap {
-            seq_read_mib_s: plain.map(|(rate, _)| rate),
-            seq_read_mib_s_spread: plain.map(|(_, spread)| spread),
-            seq_read_advised_mib_s: advised.map(|(rate, _)| rate),
-            seq_read_advised_mib_s_spread: advised.map(|(_, spread)| spread),
+            seq_read_mib_s: middle(&self.plain),
+            seq_read_advised_mib_s: middle(&self.advised),
             reason: self.reason,
         }
     }

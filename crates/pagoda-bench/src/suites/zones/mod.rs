@@ -33,7 +33,7 @@ use serde::Serialize;
 use crate::command;
 use crate::measure::machine::Machine;
 use crate::measure::process::Cancel;
-use crate::measure::stats::{middle, round};
+use crate::measure::stats::{Measured, middle, round};
 
 pub use tiobench::PUBLISHED;
 
@@ -55,21 +55,21 @@ Keys of the JSON; POLICY is fair, reset-on-failure, first-version (of the fair o
                               local zone; spills, frames of the remote one; wake_ups, allocations that failed
   share_error_percent         fair, without pressure: how far the worst zone is from its ideal part, in percent of that, of
                               share_allocations, by zones of 3:1, of share_threads threads with caches of cache_frames frames
-  alloc_ns                    one allocation by one thread: warm through a cache, cold without one, each with its _spread
+  alloc_ns                    one allocation by one thread: warm through a cache, cold without one
   engine.POLICY               a real engine of two zones of 1:3, by fair, reset-on-failure, first-fit; nothing without managers.
                               shares_percent by zone and share_error_percent of what was given without pressure; then, of streams over
                               twice the budget, resets, shortages (no zone had a frame above its low watermark), frames that were given,
                               mb_s, and age_ratio, how much older pages get in one zone than in the other before they go
-  tiobench.PATTERN.THREADS    of seq_read, seq_write, rand_read, rand_write. Of each POLICY mib_s with the _spread of all rounds, and of
+  tiobench.PATTERN.THREADS    of seq_read, seq_write, rand_read, rand_write. Of each POLICY mib_s of all rounds, and of
                               the same run, the one in the middle: allocs_by_zone, frames of the larger zone and of the smaller; resets;
                               shortages; evicted_before_use, base pages that were read ahead in vain; bytes_read_twice; age_ratio, null
                               unless both zones moved pages out. ratio_fair_vs_reset, fair over reset-on-failure, is the median of the
-                              rounds, with its _spread; published_ratio, of seq_read, what the patch's author measured
+                              rounds; published_ratio, of seq_read, what the patch's author measured
   tiobench_reason             why nothing streams; missing if it does
   kernel_mmap                 one thread in a memory group of the zones' size: seq_read_mib_s, seq_read_advised_mib_s after
-                              MADV_SEQUENTIAL, medians, each with its _spread; null if it did not run, and a reason, missing else
-  ratio_vs_mmap, ratio_vs_mmap_advised  seq_read of fair by one thread over these, the median of rounds in which both ran, each with its
-                              _spread; null without them
+                              MADV_SEQUENTIAL, medians; null if it did not run, and a reason, missing else
+  ratio_vs_mmap, ratio_vs_mmap_advised  seq_read of fair by one thread over these, the median of rounds in which both ran; null
+                              without them
   cached_reread_mib_s         what is in memory, read again; null if nothing streams
   zones_bytes, file_bytes     the smaller zone and the larger, and the file of the streams
   block_bytes, touches        what who goes upwards reads and writes at once; pages that a run which jumps touches
@@ -137,11 +137,9 @@ struct Counts {
 #[derive(Serialize)]
 struct Costs {
     /// Through a cache; its refills are included.
-    warm: f64,
-    warm_spread: [f64; 2],
+    warm: Measured,
     /// Without one: a lock and a pass over the zones each.
-    cold: f64,
-    cold_spread: [f64; 2],
+    cold: Measured,
 }
 
 /// Runs `pagoda bench zones`.
@@ -256,8 +254,7 @@ fn costs(
         progress.inc(1);
     }
     let of = |times: &[f64]| middle(times).context("no pair was timed");
-    let ((warm, warm_spread), (cold, cold_spread)) = (of(&warm)?, of(&cold)?);
-    Ok(Costs { warm, warm_spread, cold, cold_spread })
+    Ok(Costs { warm: of(&warm)?, cold: of(&cold)? })
 }
 
 /// What one of `allocations` takes.
@@ -327,7 +324,7 @@ mod tests {
 
     #[test]
     fn json_has_the_documented_shape_and_the_reference_counts() {
-        let json = serde_json::to_value(report()).expect("json");
+        let json = crate::report::json::json(&report()).expect("json");
         assert_eq!(json["bench"], "zones");
         crate::report::keys::expect_told("zones", KEYS, &json);
         let count = |case: &str, policy: &str, key: &str| json["cases"][case][policy][key].clone();
@@ -360,7 +357,7 @@ mod tests {
     #[test]
     fn streams_have_the_documented_shape() {
         let report = report();
-        let json = serde_json::to_value(&report).expect("json");
+        let json = crate::report::json::json(&report).expect("json");
         if let Some(reason) = &report.streams.tiobench_reason {
             return skip("streams over a file", reason);
         }

@@ -5,6 +5,7 @@ use pagoda_core::zone::ZonePolicy;
 
 use super::tiobench::Streams;
 use super::{Costs, Report};
+use crate::measure::stats::Measured;
 use crate::report::table::{number, text_table};
 
 impl Report {
@@ -50,8 +51,8 @@ impl Report {
         }
         let Self { share_error_percent, share_threads, cache_frames, alloc_ns, pairs, .. } = self;
         let [first, second] = self.share_allocations;
-        let Costs { warm, warm_spread, cold, cold_spread } = alloc_ns;
-        let range = |[least, most]: &[f64; 2]| format!("{least:.1}-{most:.1}");
+        let Costs { warm, cold } = alloc_ns;
+        let range = |Measured { least, most, .. }: &Measured| format!("{least:.1}-{most:.1}");
         format!(
             "{}\n\n{table}\n\n{engines}\n\n{}\n\
              fair, 3:1, {share_threads} threads with caches of {cache_frames} frames: {first}:{second}, \
@@ -60,8 +61,8 @@ impl Report {
              median of {pairs} pairs (least-greatest)\n",
             self.machine,
             self.streams.table(),
-            range(warm_spread),
-            range(cold_spread),
+            range(warm),
+            range(cold),
         )
     }
 }

@@ -23,7 +23,7 @@ use super::kernel_mmap::{self, KernelMmap};
 use crate::load::data::{PAGE_BYTES, Random};
 use crate::measure::process::Cancel;
 use crate::measure::scratch::Scratch;
-use crate::measure::stats::{middle as middle_of_values, round};
+use crate::measure::stats::{Measured, middle as middle_of_values, round};
 use crate::measure::turns::turns;
 
 /// What who goes upwards reads and writes at once; who jumps takes an OS page.
@@ -146,10 +146,8 @@ pub struct Streams {
     pub kernel_mmap: KernelMmap,
     /// Of one thread that reads upwards, fair, over the kernel's; and over what it does if it is told. Medians over rounds, in
     /// each of which both ran.
-    pub ratio_vs_mmap: Option<f64>,
-    pub ratio_vs_mmap_spread: Option<[f64; 2]>,
-    pub ratio_vs_mmap_advised: Option<f64>,
-    pub ratio_vs_mmap_advised_spread: Option<[f64; 2]>,
+    pub ratio_vs_mmap: Option<Measured>,
+    pub ratio_vs_mmap_advised: Option<Measured>,
     /// A part of the file that is in memory, read again.
     pub cached_reread_mib_s: Option<f64>,
     pub zones_bytes: [u64; 2],
@@ -165,8 +163,7 @@ pub struct Row {
     #[serde(flatten)]
     pub policies: BTreeMap<&'static str, Cell>,
     /// The median over rounds, in each of which both ran.
-    pub ratio_fair_vs_reset: f64,
-    pub ratio_fair_vs_reset_spread: [f64; 2],
+    pub ratio_fair_vs_reset: Measured,
     /// Of streaming reads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub published_ratio: Option<f64>,
@@ -175,8 +172,7 @@ pub struct Row {
 /// What one policy did: all of it of the run whose rate is in the middle.
 #[derive(Clone, Serialize)]
 pub struct Cell {
-    pub mib_s: f64,
-    pub mib_s_spread: [f64; 2],
+    pub mib_s: Measured,
     /// Frames that each zone gave.
     pub allocs_by_zone: [u64; 2],
     pub resets: u64,
@@ -202,9 +198,7 @@ impl Streams {
             tiobench_reason: None,
             kernel_mmap: KernelMmap::default(),
             ratio_vs_mmap: None,
-            ratio_vs_mmap_spread: None,
             ratio_vs_mmap_advised: None,
-            ratio_vs_mmap_advised_spread: None,
             cached_reread_mib_s: None,
             zones_bytes: plan.zones.map(Bytes::get),
             file_bytes: plan.file_bytes(),
@@ -259,11 +253,12 @@ impl Streams {
     /// What the kernel did, and `fair` over it.
     fn note_kernel(&mut self, kernel: kernel_mmap::Side, fair: &[Cell]) {
         let over = |kernel: &[f64]| {
-            let ratios: Vec<f64> = fair.iter().zip(kernel).map(|(fair, rate)| fair.mib_s / rate).collect();
-            middle_of_values(&ratios).unzip()
+            let ratios: Vec<f64> =
+                fair.iter().zip(kernel).map(|(fair, rate)| fair.mib_s.median / rate).collect();
+            middle_of_values(&ratios)
         };
-        (self.ratio_vs_mmap, self.ratio_vs_mmap_spread) = over(kernel.plain());
-        (self.ratio_vs_mmap_advised, self.ratio_vs_mmap_advised_spread) = over(kernel.advised());
+        self.ratio_vs_mmap = over(kernel.plain());
+        self.ratio_vs_mmap_advised = over(kernel.advised());
         self.kernel_mmap = kernel.finish();
     }
 }
@@ -271,12 +266,12 @@ impl Streams {
 impl Row {
     fn of(pattern: Pattern, threads: usize, runs: BTreeMap<&'static str, Vec<Cell>>) -> anyhow::Result<Self> {
         let (fair, reset) = (&runs[ZonePolicy::Fair.name()], &runs[ZonePolicy::ResetOnFailure.name()]);
-        let ratios: Vec<f64> = fair.iter().zip(reset).map(|(fair, reset)| fair.mib_s / reset.mib_s).collect();
-        let (ratio, ratio_spread) = middle_of_values(&ratios).context("no round was run")?;
+        let ratios: Vec<f64> =
+            fair.iter().zip(reset).map(|(fair, reset)| fair.mib_s.median / reset.mib_s.median).collect();
+        let ratio = middle_of_values(&ratios).context("no round was run")?;
         let published = PUBLISHED.iter().find(|(of, _)| *of == threads && pattern == Pattern::SeqRead);
         Ok(Self {
             ratio_fair_vs_reset: ratio,
-            ratio_fair_vs_reset_spread: ratio_spread,
             published_ratio: published.map(|(_, ratio)| *ratio),
             policies: runs.into_iter().filter_map(|(name, cells)| Some((name, middle(cells)?))).collect(),
         })
@@ -379,8 +374,7 @@ impl Bench<'_> {
         let pages = |bytes: Bytes| bytes.get() / stats.base_page_bytes;
         region.close()?;
         Ok(Cell {
-            mib_s: round(rate),
-            mib_s_spread: [rate; 2],
+            mib_s: Measured::once(round(rate)),
             allocs_by_zone: std::array::from_fn(|zone| pages(zones[zone].allocated)),
             resets: stats.zones_resets,
             shortages: stats.zones_short,
@@ -472,10 +466,10 @@ impl Worker<'_> {
 
 /// The run in the middle by its rate, with the spread of all.
 fn middle(mut cells: Vec<Cell>) -> Option<Cell> {
-    cells.sort_by(|one, other| one.mib_s.total_cmp(&other.mib_s));
-    let mib_s_spread = [cells.first()?.mib_s, cells.last()?.mib_s];
+    cells.sort_by(|one, other| one.mib_s.median.total_cmp(&other.mib_s.median));
+    let [least, most] = [cells.first()?, cells.last()?].map(|cell| cell.mib_s.median);
     let cell = cells.swap_remove(cells.len() / 2);
-    Some(Cell { mib_s_spread, ..cell })
+    Some(Cell { mib_s: Measured { least, most, ..cell.mib_s }, ..cell })
 }
 
 #[cfg(test)]
@@ -484,8 +478,7 @@ mod tests {
 
     fn cell(mib_s: f64) -> Cell {
         Cell {
-            mib_s,
-            mib_s_spread: [mib_s; 2],
+            mib_s: Measured::once(mib_s),
             allocs_by_zone: [mib_s as u64; 2],
             resets: mib_s as u64,
             shortages: 0,
@@ -498,7 +491,8 @@ mod tests {
     #[test]
     fn the_run_in_the_middle_is_told_whole() {
         let told = middle(vec![cell(3.0), cell(1.0), cell(2.0)]).expect("three runs");
-        assert_eq!((told.mib_s, told.mib_s_spread, told.resets), (2.0, [1.0, 3.0], 2));
+        let mib_s = Measured { median: 2.0, least: 1.0, most: 3.0 };
+        assert_eq!((told.mib_s, told.resets), (mib_s, 2));
         assert!(middle(Vec::new()).is_none());
     }
 
@@ -534,10 +528,10 @@ mod tests {
         for (plain, advised) in [(100.0, 200.0), (200.0, 400.0), (50.0, 100.0)] {
             kernel.note(plain, advised);
         }
-        let fair = [50.0, 120.0, 20.0].map(|mib_s| Cell { mib_s, ..cell(0.0) });
+        let fair = [50.0, 120.0, 20.0].map(cell);
         streams.note_kernel(kernel, &fair);
-        assert_eq!((streams.ratio_vs_mmap, streams.ratio_vs_mmap_spread), (Some(0.5), Some([0.4, 0.6])));
-        assert_eq!(streams.ratio_vs_mmap_advised, Some(0.25));
-        assert_eq!(streams.kernel_mmap.seq_read_mib_s, Some(100.0));
+        assert_eq!(streams.ratio_vs_mmap, Some(Measured { median: 0.5, least: 0.4, most: 0.6 }));
+        assert_eq!(streams.ratio_vs_mmap_advised.map(f64::from), Some(0.25));
+        assert_eq!(streams.kernel_mmap.seq_read_mib_s.map(f64::from), Some(100.0));
     }
 }

@@ -17,11 +17,11 @@ const SIDES: [(&str, &str, Side); 8] = [
     ("/clusters/auto", "Pagoda, by density", Side::Pagoda),
 ];
 
-/// Figures by name, and their spreads, which have a group of their own.
+/// Figures by name.
 fn by_name<'a>(bars: Bars<'a>, group: &str, sides: &[(Side, &str, &str)]) -> Bars<'a> {
-    sides.iter().fold(bars, |bars, (side, label, name)| {
-        bars.figure_of(*side, *label, &format!("{group}/{name}"), &format!("{group}_spread/{name}"))
-    })
+    sides
+        .iter()
+        .fold(bars, |bars, (side, label, name)| bars.figure(*side, *label, &format!("{group}/{name}")))
 }
 
 /// Of `pagoda bench base-page`.

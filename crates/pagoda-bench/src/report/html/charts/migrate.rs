@@ -146,7 +146,8 @@ mod tests {
     #[test]
     fn spreads_that_are_told_are_shown() {
         let figures = serde_json::json!({
-            "dest_faults": 7.0, "dest_faults_spread": [5.0, 9.0], "gib_s": 2.0, "gib_s_spread": [1.0, 3.0]
+            "dest_faults": 7.0, "dest_faults_least": 5.0, "dest_faults_most": 9.0,
+            "gib_s": 2.0, "gib_s_least": 1.0, "gib_s_most": 3.0
         });
         let json = serde_json::json!({
             "cases": {"full": {"placed": figures}}, "qemu": {"full": figures}, "stored": figures

@@ -22,10 +22,9 @@ fn number(json: &Value, path: &str) -> Option<f64> {
     json.pointer(path)?.as_f64()
 }
 
+/// The least and the greatest value of a figure.
 fn spread(json: &Value, path: &str) -> Option<[f64; 2]> {
-    let both = json.pointer(path)?.as_array()?;
-    let [least, greatest] = &both[..] else { return None };
-    Some([least.as_f64()?, greatest.as_f64()?])
+    Some([number(json, &format!("{path}_least"))?, number(json, &format!("{path}_most"))?])
 }
 
 /// Collects bars.
@@ -42,14 +41,10 @@ impl<'a> Bars<'a> {
         self.bars.push(Bar { label: label.into(), side, value, spread: None });
         self
     }
-    /// The number at a path and the spread at `path_spread`, where a percentile has none of its own.
-    fn figure(self, side: Side, label: impl Into<String>, path: &str) -> Self {
-        self.figure_of(side, label, path, &format!("{}_spread", path.trim_end_matches("_p50")))
-    }
-    /// The number at a path and the spread at another, where figures by name have spreads by name.
-    fn figure_of(mut self, side: Side, label: impl Into<String>, path: &str, spread_path: &str) -> Self {
+    /// The number at a path, with its least and its greatest value where it has them.
+    fn figure(mut self, side: Side, label: impl Into<String>, path: &str) -> Self {
         if let Some(value) = number(self.json, path) {
-            let spread = spread(self.json, spread_path);
+            let spread = spread(self.json, path);
             self.bars.push(Bar { label: label.into(), side, value, spread });
         }
         self
@@ -96,7 +91,7 @@ pub fn budget(json: &Value) -> Vec<Chart> {
         let outcomes = json.pointer(&format!("/no_pressure/{group}")).and_then(Value::as_object);
         for (name, outcome) in outcomes.into_iter().flatten() {
             if let Some(percent) = number(outcome, "/overhead_percent") {
-                let (side, spread) = (Side::Pagoda, spread(outcome, "/ratio_spread"));
+                let (side, spread) = (Side::Pagoda, spread(outcome, "/ratio"));
                 let label = if group == "churns" { format!("{name} churn") } else { name.clone() };
                 programs.bars.push(Bar { label, side, value: 1.0 + percent / 100.0, spread });
             }

@@ -12,14 +12,14 @@ use serde::Serialize;
 use crate::kernel::{Split, SwapPeak};
 use crate::measure::histogram::Percentiles;
 use crate::measure::machine::Machine;
-use crate::measure::stats::{median, median_of, median_percentiles, middle, round};
+use crate::measure::stats::{Measured, median, median_of, median_percentiles, middle, round};
 use crate::suites::budget::no_pressure::NoPressure;
 use crate::worker::{Pattern, Phase};
 
 /// What `--help` says of the keys.
 pub const KEYS: &str = "\
 Keys of the JSON; rates, times and ratios, each of one pair, are medians of the pairs that count, with the least and the greatest in
-…_spread; what was not measured is null, a part that --only leaves out is missing:
+…_least and …_most; what was not measured is null, a part that --only leaves out is missing:
   compressed.PATTERN          data of 3:1 and twice the budget, and in spilled.PATTERN of 2:1 and three times; of the patterns fill,
                               sequential, zipf, random, GiB of touched pages a second: pagoda_gib_s under pagoda run, kernel_gib_s
                               with the same total memory, kernel_uncharged_gib_s with the budget for what is resident and zram
@@ -44,7 +44,7 @@ Keys of the JSON; rates, times and ratios, each of one pair, are medians of the 
   compressed.setting.pagoda_reason, compressed.setting.in_thread_reason, compressed.setting.kernel_reason  why a side failed; missing
                               if it did not
   no_pressure.programs        python3, redis-benchmark, sort, with budget_bytes, 1.2 times native_peak_bytes, of a run before all pairs,
-                              or the least budget: native_s, pagoda_s, overhead_percent of the ratio with its ratio_spread, pairs; or
+                              or the least budget: native_s, pagoda_s, overhead_percent of the ratio, pairs; or
                               why not: left_out if it does not run natively, failed if not under Pagoda
   no_pressure.churns          the same of malloc, allocations from two threads, and thread, threads that start and end
   no_pressure.overhead_percent_max  the largest of the programs
@@ -98,8 +98,7 @@ pub struct Details {
     /// The most anonymous memory that the process under Pagoda was seen with, every ten milliseconds.
     pub pagoda_anonymous_bytes_peak: Option<u64>,
     /// How long it took after a burst of all the data until its process was within the budget and 16 MiB again, at rest.
-    pub pagoda_after_burst_ms: Option<f64>,
-    pub pagoda_after_burst_ms_spread: Option<[f64; 2]>,
+    pub pagoda_after_burst_ms: Option<Measured>,
     /// What `pagoda run --stats` wrote for the last run.
     pub pagoda_stats: Option<serde_json::Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -118,16 +117,13 @@ pub struct TriedSplit {
 /// The figures of one pattern.
 #[derive(Serialize)]
 pub struct Figures {
-    pub pagoda_gib_s: Option<f64>,
-    pub kernel_gib_s: Option<f64>,
+    pub pagoda_gib_s: Option<Measured>,
+    pub kernel_gib_s: Option<Measured>,
     /// Pagoda's rate over the kernel's, by pairs: above 1 Pagoda is faster.
-    pub ratio: Option<f64>,
+    pub ratio: Option<Measured>,
     /// Of touches whose first access took longer than a microsecond.
     pub pagoda_fault_us: Option<Percentiles>,
     pub kernel_fault_us: Option<Percentiles>,
-    pub pagoda_gib_s_spread: Option<[f64; 2]>,
-    pub kernel_gib_s_spread: Option<[f64; 2]>,
-    pub ratio_spread: Option<[f64; 2]>,
     /// Of all touches.
     pub pagoda_touch_us: Option<Percentiles>,
     pub kernel_touch_us: Option<Percentiles>,
@@ -135,16 +131,13 @@ pub struct Figures {
     pub pagoda_faults: Option<f64>,
     pub kernel_faults: Option<f64>,
     /// The second row: the whole budget as the plain limit of the group, zram charged to nobody.
-    pub kernel_uncharged_gib_s: Option<f64>,
-    pub kernel_uncharged_gib_s_spread: Option<[f64; 2]>,
+    pub kernel_uncharged_gib_s: Option<Measured>,
     pub kernel_uncharged_ratio: Option<f64>,
     pub kernel_uncharged_fault_us: Option<Percentiles>,
     /// The same memory as a library's region whose faults are served in the thread that has them: no handler is woken.
-    pub in_thread_gib_s: Option<f64>,
-    pub in_thread_gib_s_spread: Option<[f64; 2]>,
+    pub in_thread_gib_s: Option<Measured>,
     /// That rate over the kernel's with the same total memory, by pairs.
-    pub in_thread_ratio: Option<f64>,
-    pub in_thread_ratio_spread: Option<[f64; 2]>,
+    pub in_thread_ratio: Option<Measured>,
     pub in_thread_fault_us: Option<Percentiles>,
 }
 
@@ -177,35 +170,22 @@ impl Figures {
         let (pagoda, kernel, uncharged) =
             (phases(|p| &p.pagoda), phases(|p| &p.kernel), phases(|p| &p.uncharged));
         let in_thread = phases(|p| &p.in_thread);
-        let (pagoda_gib_s, pagoda_gib_s_spread) = middle(&rates(&pagoda)).unzip();
-        let (kernel_gib_s, kernel_gib_s_spread) = middle(&rates(&kernel)).unzip();
-        let (ratio, ratio_spread) = middle(&ratios(|p| &p.pagoda, |p| &p.kernel)).unzip();
-        let (kernel_uncharged_gib_s, kernel_uncharged_gib_s_spread) = middle(&rates(&uncharged)).unzip();
-        let (in_thread_gib_s, in_thread_gib_s_spread) = middle(&rates(&in_thread)).unzip();
-        let (in_thread_ratio, in_thread_ratio_spread) =
-            middle(&ratios(|p| &p.in_thread, |p| &p.kernel)).unzip();
         Self {
-            pagoda_gib_s,
-            kernel_gib_s,
-            ratio,
+            pagoda_gib_s: middle(&rates(&pagoda)),
+            kernel_gib_s: middle(&rates(&kernel)),
+            ratio: middle(&ratios(|p| &p.pagoda, |p| &p.kernel)),
             pagoda_fault_us: of(&pagoda, |p| p.fault_us),
             kernel_fault_us: of(&kernel, |p| p.fault_us),
-            pagoda_gib_s_spread,
-            kernel_gib_s_spread,
-            ratio_spread,
             pagoda_touch_us: of(&pagoda, |p| p.touch_us),
             kernel_touch_us: of(&kernel, |p| p.touch_us),
             touches: pagoda.first().or(kernel.first()).map(|phase| phase.touches),
             pagoda_faults: faults(&pagoda),
             kernel_faults: faults(&kernel),
-            kernel_uncharged_gib_s,
-            kernel_uncharged_gib_s_spread,
+            kernel_uncharged_gib_s: middle(&rates(&uncharged)),
             kernel_uncharged_ratio: median(&ratios(|p| &p.pagoda, |p| &p.uncharged)).map(round),
             kernel_uncharged_fault_us: of(&uncharged, |p| p.fault_us),
-            in_thread_gib_s,
-            in_thread_gib_s_spread,
-            in_thread_ratio,
-            in_thread_ratio_spread,
+            in_thread_gib_s: middle(&rates(&in_thread)),
+            in_thread_ratio: middle(&ratios(|p| &p.in_thread, |p| &p.kernel)),
             in_thread_fault_us: of(&in_thread, |p| p.fault_us),
         }
     }
@@ -215,7 +195,7 @@ impl Figures {
 mod tests {
     use super::*;
     use crate::report::keys::expect_told;
-    use crate::suites::budget::no_pressure::{Measured, Outcome};
+    use crate::suites::budget::no_pressure::{Outcome, Times};
     use pagoda_core::size::Bytes;
 
     fn phases(gib_s: f64) -> Vec<Phase> {
@@ -271,7 +251,7 @@ mod tests {
     #[test]
     fn each_key_is_in_the_help_and_in_the_figures_of_the_page() {
         let all_of = |names: &[&str]| {
-            names.iter().map(|name| (name.to_string(), Outcome::Measured(Measured::default()))).collect()
+            names.iter().map(|name| (name.to_string(), Outcome::Measured(Times::default()))).collect()
         };
         let no_pressure = NoPressure {
             programs: all_of(&["python3", "redis-benchmark", "sort"]),
@@ -286,18 +266,18 @@ mod tests {
         for setting in [&mut report.compressed, &mut report.spilled] {
             setting.as_mut().expect("both were measured").setting = details();
         }
-        expect_told("budget", KEYS, &serde_json::to_value(report).expect("json"));
+        expect_told("budget", KEYS, &crate::report::json::json(&report).expect("json"));
     }
 
     #[test]
     fn json_has_the_documented_shape() {
-        let json = serde_json::to_value(report(Some(1.0))).expect("json");
+        let json = crate::report::json::json(&report(Some(1.0))).expect("json");
         assert_eq!(json["bench"], "budget");
         for pattern in ["fill", "sequential", "zipf", "random"] {
             let figures = &json["compressed"][pattern];
             assert_eq!((&figures["pagoda_gib_s"], &figures["kernel_gib_s"]), (&3.0.into(), &1.0.into()));
             assert_eq!(figures["ratio"], 4.0, "the median of 2, 4 and 6, not the ratio of medians");
-            assert_eq!(figures["ratio_spread"], serde_json::json!([2.0, 6.0]));
+            assert_eq!([&figures["ratio_least"], &figures["ratio_most"]], [2.0, 6.0]);
             assert_eq!(
                 (&figures["in_thread_gib_s"], &figures["in_thread_ratio"]),
                 (&6.0.into(), &8.0.into())
@@ -311,7 +291,7 @@ mod tests {
     #[test]
     fn without_the_kernel_there_are_nulls_and_a_reason() {
         let report = report(None);
-        let json = serde_json::to_value(&report).expect("json");
+        let json = crate::report::json::json(&report).expect("json");
         assert!(json.as_object().expect("an object").contains_key("kernel") && json["kernel"].is_null());
         assert_eq!(json["kernel_reason"], "not root");
         assert!(

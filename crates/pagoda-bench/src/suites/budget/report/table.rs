@@ -5,7 +5,8 @@ use pagoda_core::size::Bytes;
 
 use super::{Report, Setting};
 use crate::measure::histogram::Percentiles;
-use crate::report::table::{number, text_table, with_spread};
+use crate::measure::stats::Measured;
+use crate::report::table::{text_table, with_spread};
 
 impl Report {
     /// For people.
@@ -26,10 +27,8 @@ impl Report {
             );
             text += &patterns_table(setting).to_string();
             text += "\n";
-            if let (Some(ms), Some(spread)) =
-                (details.pagoda_after_burst_ms, details.pagoda_after_burst_ms_spread)
-            {
-                let took = with_spread(ms, spread, 0);
+            if let Some(ms) = details.pagoda_after_burst_ms {
+                let took = with_spread(ms, 0);
                 text += &format!(
                     "pagoda within the budget and 16 MiB again, after a burst of all the data: {took} ms\n"
                 );
@@ -56,10 +55,7 @@ impl Report {
 }
 
 fn patterns_table(setting: &Setting) -> Table {
-    let rate = |value: Option<f64>, spread| match (value, spread) {
-        (Some(value), Some(spread)) => with_spread(value, spread, 2),
-        _ => number(value, 2),
-    };
+    let rate = |value: Option<Measured>| value.map_or_else(|| "-".to_owned(), |value| with_spread(value, 2));
     let fault = |p: Option<Percentiles>| {
         p.map_or_else(|| "-".to_owned(), |p| format!("{:.0} / {:.0} / {:.0}", p.p50, p.p99, p.p999))
     };
@@ -81,12 +77,12 @@ fn patterns_table(setting: &Setting) -> Table {
     for (pattern, figures) in &setting.patterns {
         table.add_row([
             format!("{pattern:?}").to_lowercase(),
-            rate(figures.pagoda_gib_s, figures.pagoda_gib_s_spread),
-            rate(figures.kernel_gib_s, figures.kernel_gib_s_spread),
-            rate(figures.ratio, figures.ratio_spread),
-            rate(figures.kernel_uncharged_gib_s, figures.kernel_uncharged_gib_s_spread),
-            rate(figures.in_thread_gib_s, figures.in_thread_gib_s_spread),
-            rate(figures.in_thread_ratio, figures.in_thread_ratio_spread),
+            rate(figures.pagoda_gib_s),
+            rate(figures.kernel_gib_s),
+            rate(figures.ratio),
+            rate(figures.kernel_uncharged_gib_s),
+            rate(figures.in_thread_gib_s),
+            rate(figures.in_thread_ratio),
             fault(figures.pagoda_fault_us),
             fault(figures.kernel_fault_us),
             fault(figures.in_thread_fault_us),

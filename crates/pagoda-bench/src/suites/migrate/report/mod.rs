@@ -18,7 +18,7 @@ use super::qemu::QemuRuns;
 use super::trial::Outcome;
 use crate::load::data::PAGE_BYTES;
 use crate::measure::machine::Machine;
-use crate::measure::stats::{median, median_of, middle_of, round, spread};
+use crate::measure::stats::{Measured, median_of, middle, middle_of, round};
 use qemu::{QemuFigures, QemuRatios};
 
 const GIB: f64 = (1u64 << 30) as f64;
@@ -34,7 +34,7 @@ pub struct Setting {
 }
 
 /// What was measured, in the rounds that count.
-pub struct Measured {
+pub struct Outcomes {
     pub cases: Vec<(Case, ByWay)>,
     pub codecs: Vec<(Codec, Vec<Outcome>)>,
     pub live: Vec<Outcome>,
@@ -58,8 +58,7 @@ pub struct Report {
     live: Live,
     stored: Stored,
     wire: Wire,
-    loopback_limit_gib_s: f64,
-    loopback_limit_gib_s_spread: [f64; 2],
+    loopback_limit_gib_s: Measured,
     ratios: Ratios,
     qemu: Option<QemuFigures>,
     /// Why there is none.
@@ -80,14 +79,11 @@ struct CaseFigures {
 /// One way to receive.
 #[derive(Serialize)]
 struct Figures {
-    dest_faults: f64,
-    dest_faults_spread: [f64; 2],
+    dest_faults: Measured,
     faults_by_cause: FaultsByCause,
-    total_ms: f64,
-    total_ms_spread: [f64; 2],
+    total_ms: Measured,
     /// Of pages with content.
-    gib_s: f64,
-    gib_s_spread: [f64; 2],
+    gib_s: Measured,
     /// By the destination's moves and by the kernel's copies.
     moved_bytes: f64,
     copied_bytes: f64,
@@ -101,18 +97,13 @@ struct Figures {
 struct Live {
     dirty_mib_s: f64,
     rounds: f64,
-    downtime_ms: f64,
-    downtime_ms_spread: [f64; 2],
-    total_ms: f64,
-    total_ms_spread: [f64; 2],
+    downtime_ms: Measured,
+    total_ms: Measured,
     /// The same with all of it owed: how long nobody could write, the longest read at the destination before all was there, and
     /// when it was, from when the destination could begin.
-    postcopy_downtime_ms: f64,
-    postcopy_downtime_ms_spread: [f64; 2],
-    max_fault_us: f64,
-    max_fault_us_spread: [f64; 2],
-    fully_resident_ms: f64,
-    fully_resident_ms_spread: [f64; 2],
+    postcopy_downtime_ms: Measured,
+    max_fault_us: Measured,
+    fully_resident_ms: Measured,
 }
 
 #[derive(Serialize)]
@@ -120,8 +111,7 @@ struct Stored {
     packed_pages: u64,
     /// Those that were unpacked for good: at the source, to be sent, or at the destination, which did not keep them as they came.
     reinflated_pages: u64,
-    gib_s: f64,
-    gib_s_spread: [f64; 2],
+    gib_s: Measured,
     wire_bytes: f64,
 }
 
@@ -188,7 +178,7 @@ fn gib_s(outcome: &Outcome) -> f64 {
 
 impl Figures {
     const fn faults_and_ms(&self) -> (f64, f64) {
-        (self.dest_faults, self.total_ms)
+        (self.dest_faults.median, self.total_ms.median)
     }
 
     fn new(outcomes: &[Outcome]) -> Option<Self> {
@@ -196,21 +186,15 @@ impl Figures {
             median_of(outcomes, |outcome| pick(&outcome.arrived.faults_by_cause) as f64)
                 .map(|faults| faults as u64)
         };
-        let (total_ms, total_ms_spread) = middle_of(outcomes, total_ms)?;
-        let (gib_s, gib_s_spread) = middle_of(outcomes, gib_s)?;
-        let (dest_faults, dest_faults_spread) = middle_of(outcomes, |outcome| outcome.arrived.faults as f64)?;
         Some(Self {
-            dest_faults,
-            dest_faults_spread,
+            dest_faults: middle_of(outcomes, |outcome| outcome.arrived.faults as f64)?,
             faults_by_cause: FaultsByCause {
                 zero_check: cause(|causes| causes.zero_check)?,
                 zero_write: cause(|causes| causes.zero_write)?,
                 data_write: cause(|causes| causes.data_write)?,
             },
-            total_ms,
-            total_ms_spread,
-            gib_s,
-            gib_s_spread,
+            total_ms: middle_of(outcomes, total_ms)?,
+            gib_s: middle_of(outcomes, gib_s)?,
             moved_bytes: median_of(outcomes, |outcome| outcome.arrived.moved_bytes as f64)?,
             copied_bytes: median_of(outcomes, |outcome| outcome.arrived.copied_bytes as f64)?,
             dest_rss: median_of(outcomes, |outcome| outcome.arrived.rss_bytes as f64)?,
@@ -222,8 +206,8 @@ impl Figures {
 
 impl Report {
     /// The report of what was measured; None if no round was.
-    pub fn new(setting: &Setting, measured: &Measured, machine: Machine) -> Option<Self> {
-        let Measured { cases, codecs, live, late, stored, limits, qemu, scan } = measured;
+    pub fn new(setting: &Setting, measured: &Outcomes, machine: Machine) -> Option<Self> {
+        let Outcomes { cases, codecs, live, late, stored, limits, qemu, scan } = measured;
         let (qemu, qemu_reason) = match qemu {
             Ok(runs) => (Some(QemuFigures::new(runs)?), None),
             Err(reason) => (None, Some(reason.clone())),
@@ -245,20 +229,12 @@ impl Report {
         }
         let zeros = figures.get(Case::ResidentZeros.name())?;
         let zero_wire = zeros.ways.get(Way::PLACED.name)?.wire_bytes;
-        let limit = median(limits)?;
-        let (stored_gib_s, stored_gib_s_spread) = middle_of(stored, gib_s)?;
-        let (live_downtime_ms, live_downtime_ms_spread) = middle_of(live, downtime_ms)?;
-        let (live_total_ms, live_total_ms_spread) = middle_of(live, total_ms)?;
-        let (postcopy_downtime_ms, postcopy_downtime_ms_spread) = middle_of(late, downtime_ms)?;
-        let (max_fault_us, max_fault_us_spread) =
-            middle_of(late, |outcome| outcome.arrived.max_fault_us as f64)?;
-        let (fully_resident_ms, fully_resident_ms_spread) =
-            middle_of(late, |outcome| outcome.arrived.owed_us as f64 / 1e3)?;
+        let limit = middle(limits)?;
         Some(Self {
             bench: "migrate",
             memory_bytes: setting.memory.get(),
             channels: super::trial::CHANNELS,
-            ratios: Ratios::new(&figures, limit, *scan, qemu.as_ref())?,
+            ratios: Ratios::new(&figures, limit.median, *scan, qemu.as_ref())?,
             wire: Wire {
                 scan: *scan,
                 bytes_per_zero_page: round(zero_wire / zeros.zero_pages.max(1) as f64),
@@ -273,28 +249,21 @@ impl Report {
                     outcome.moved.pace.written_per_s.get() as f64 / f64::from(1 << 20)
                 })?),
                 rounds: median_of(live, |outcome| f64::from(outcome.moved.pace.rounds))?,
-                downtime_ms: live_downtime_ms,
-                downtime_ms_spread: live_downtime_ms_spread,
-                total_ms: live_total_ms,
-                total_ms_spread: live_total_ms_spread,
-                postcopy_downtime_ms,
-                postcopy_downtime_ms_spread,
-                max_fault_us,
-                max_fault_us_spread,
-                fully_resident_ms,
-                fully_resident_ms_spread,
+                downtime_ms: middle_of(live, downtime_ms)?,
+                total_ms: middle_of(live, total_ms)?,
+                postcopy_downtime_ms: middle_of(late, downtime_ms)?,
+                max_fault_us: middle_of(late, |outcome| outcome.arrived.max_fault_us as f64)?,
+                fully_resident_ms: middle_of(late, |outcome| outcome.arrived.owed_us as f64 / 1e3)?,
             },
             stored: Stored {
                 packed_pages: median_of(stored, |outcome| outcome.moved.counts.packed_pages as f64)? as u64,
                 reinflated_pages: median_of(stored, |outcome| {
                     (outcome.moved.counts.data_pages + outcome.arrived.unpacked_pages) as f64
                 })? as u64,
-                gib_s: stored_gib_s,
-                gib_s_spread: stored_gib_s_spread,
+                gib_s: middle_of(stored, gib_s)?,
                 wire_bytes: median_of(stored, |outcome| outcome.moved.counts.wire_bytes as f64)?,
             },
-            loopback_limit_gib_s: round(limit),
-            loopback_limit_gib_s_spread: spread(limits)?.map(round),
+            loopback_limit_gib_s: limit,
             qemu,
             qemu_reason,
             rounds: setting.rounds,
@@ -315,7 +284,7 @@ impl Ratios {
             cases.iter().filter_map(|(name, case)| Some((*name, round(ratio(case)?)))).collect()
         };
         let of = |case: &'_ CaseFigures, way: Way| case.ways.get(way.name).map(Figures::faults_and_ms);
-        let gib_s = |case: &'_ CaseFigures, way: Way| Some(case.ways.get(way.name)?.gib_s);
+        let gib_s = |case: &'_ CaseFigures, way: Way| Some(case.ways.get(way.name)?.gib_s.median);
         let per = |figure: f64, pages: u64| (pages > 0).then(|| figure / pages as f64);
         let time = |way: Way| by_case(&|case| Some(of(case, way)?.1 / of(case, Way::CHECK)?.1));
         let [untouched, sparse, full] =

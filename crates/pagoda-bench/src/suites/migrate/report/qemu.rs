@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::super::qemu::{QemuRun, QemuRuns};
 use super::GIB;
 use crate::load::data::PAGE_BYTES;
-use crate::measure::stats::{median_of, middle_of, round};
+use crate::measure::stats::{Measured, median_of, middle_of, round};
 
 /// What QEMU did in the same run.
 #[derive(Serialize)]
@@ -18,14 +18,11 @@ pub struct QemuFigures {
 /// One case.
 #[derive(Serialize)]
 pub struct QemuCase {
-    pub total_ms: f64,
-    pub total_ms_spread: [f64; 2],
+    pub total_ms: Measured,
     /// From before the destination listened.
-    pub dest_faults: f64,
-    pub dest_faults_spread: [f64; 2],
+    pub dest_faults: Measured,
     /// Of pages with content.
-    pub gib_s: f64,
-    pub gib_s_spread: [f64; 2],
+    pub gib_s: Measured,
     pub dest_rss: f64,
     pub wire_bytes: f64,
 }
@@ -51,8 +48,8 @@ impl QemuFigures {
 
     pub fn ratios(&self, untouched_ms: f64, full_gib_s: f64) -> QemuRatios {
         QemuRatios {
-            untouched_to_qemu_time: round(untouched_ms / self.untouched.total_ms),
-            full_to_qemu_rate: round(full_gib_s / self.full.gib_s),
+            untouched_to_qemu_time: round(untouched_ms / self.untouched.total_ms.median),
+            full_to_qemu_rate: round(full_gib_s / self.full.gib_s.median),
         }
     }
 }
@@ -60,16 +57,10 @@ impl QemuFigures {
 impl QemuCase {
     fn new(runs: &[QemuRun]) -> Option<Self> {
         let gib_s = |run: &QemuRun| run.data_pages as f64 * PAGE_BYTES as f64 / GIB / run.total_ms * 1e3;
-        let (total_ms, total_ms_spread) = middle_of(runs, |run| run.total_ms)?;
-        let (dest_faults, dest_faults_spread) = middle_of(runs, |run| run.dest_faults as f64)?;
-        let (gib_s, gib_s_spread) = middle_of(runs, gib_s)?;
         Some(Self {
-            total_ms,
-            total_ms_spread,
-            dest_faults,
-            dest_faults_spread,
-            gib_s,
-            gib_s_spread,
+            total_ms: middle_of(runs, |run| run.total_ms)?,
+            dest_faults: middle_of(runs, |run| run.dest_faults as f64)?,
+            gib_s: middle_of(runs, gib_s)?,
             dest_rss: median_of(runs, |run| run.dest_rss_bytes as f64)?,
             wire_bytes: median_of(runs, |run| run.wire_bytes as f64)?,
         })
@@ -93,8 +84,8 @@ mod tests {
             full: vec![run(500.0, gib_pages)],
         };
         let figures = QemuFigures::new(&runs).expect("rounds were measured");
-        assert_eq!((figures.untouched.total_ms, figures.untouched.gib_s), (200.0, 0.0));
-        assert_eq!(figures.full.gib_s, 2.0);
+        let untouched = (figures.untouched.total_ms.median, figures.untouched.gib_s.median);
+        assert_eq!((untouched, figures.full.gib_s.median), ((200.0, 0.0), 2.0));
         let ratios = figures.ratios(10.0, 3.0);
         assert_eq!((ratios.untouched_to_qemu_time, ratios.full_to_qemu_rate), (0.05, 1.5));
         assert!(QemuFigures::new(&QemuRuns::default()).is_none());

@@ -10,7 +10,7 @@ use super::super::destination::Arrived;
 use super::super::qemu::{QemuRun, QemuRuns};
 use super::super::trial::Outcome;
 use super::super::{KEYS, Way};
-use super::{Measured, Report, Scan, Setting};
+use super::{Outcomes, Report, Scan, Setting};
 use crate::measure::machine::Machine;
 use crate::report::keys::expect_told;
 
@@ -26,7 +26,7 @@ fn outcome_of(case: Case) -> Outcome {
 fn each_key_is_in_the_help_and_in_the_figures_of_the_page() {
     let run = QemuRun { total_ms: 1.0, dest_faults: 1, dest_rss_bytes: 1, wire_bytes: 1, data_pages: 1 };
     let full = outcome_of(Case::Full);
-    let measured = Measured {
+    let measured = Outcomes {
         cases: Case::ALL.map(|case| (case, Way::ALL.map(|way| (way, vec![outcome_of(case)])).into())).into(),
         codecs: Codec::ALL.map(|codec| (codec, vec![full])).into(),
         live: vec![full],
@@ -38,5 +38,5 @@ fn each_key_is_in_the_help_and_in_the_figures_of_the_page() {
     };
     let setting = Setting { memory: Bytes::mib(64), rounds: 1, quick: true };
     let report = Report::new(&setting, &measured, Machine::this()).expect("a round");
-    expect_told("migrate", KEYS, &serde_json::to_value(report).expect("json"));
+    expect_told("migrate", KEYS, &crate::report::json::json(&report).expect("json"));
 }
