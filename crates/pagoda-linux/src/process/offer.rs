@@ -216,8 +216,8 @@ impl Offers {
         &self.shared().word
     }
 
-    /// Offers the descriptor of a child, as long as the result lives. One at a time. The `lent` file
-    /// is open as long, too.
+    /// Offers the descriptor of a child, as long as the result lives. One at a time. The `lent`
+    /// file is open as long, too.
     ///
     /// # Errors
     /// Those of socketpair(2).
