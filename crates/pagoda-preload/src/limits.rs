@@ -1,7 +1,7 @@
 //! The limit of address space (`RLIMIT_AS`) as the program knows it: of its own addresses alone.
 //!
 //! The kernel counts the engine's arenas in it, several times the budget. So the limit that the
-//! program sets is raised by that, and what it reads is lowered by it. Programs that it executes
+//! program sets is raised by that, and the limit it reads is lowered. Programs that it executes
 //! inherit the raised limit, and know it in the same way. Where a limit was set before the tree
 //! began, which one a process inherits can't be told, and all limits stay as they are.
 //!

@@ -31,7 +31,7 @@
 //! all three.
 //!
 //! # Which option when
-//! - Without privileges: `user_mode_only(true)`. System calls get `EFAULT` for what is swapped out,
+//! - Without privileges: `user_mode_only(true)`. System calls get `EFAULT` for swapped-out pages,
 //!   so use `read_at` and `write_at` for them.
 //! - Known threads touch the memory, and the wake-up of a handler takes too long:
 //!   `serve_in_thread(true)`.

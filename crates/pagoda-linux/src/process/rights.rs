@@ -170,7 +170,7 @@ pub fn give_up_until_start() {
     give_up_all_but(KEPT_TO_START);
 }
 
-/// The calling raw thread starts an engine: what it kept for that is in effect.
+/// The calling raw thread starts an engine: the capabilities kept for that are in effect.
 pub fn take_back_for_start() {
     if let Ok(all) = capabilities() {
         set_capabilities(all.permitted(), all.permitted());

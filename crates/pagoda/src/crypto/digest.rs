@@ -33,7 +33,7 @@ const LANES: usize = 4;
 /// A key, ready for use.
 pub(crate) struct Digester {
     key: [u8; KEY_BYTES],
-    /// What is added to the words of a block.
+    /// The key words that are added to those of a block.
     words: Box<[[u64; 2]; BLOCK / PAIR]>,
     /// With the powers of its key, of nothing yet.
     start: Polyval,
@@ -81,7 +81,7 @@ impl Digester {
         for block in content.chunks(BLOCK) {
             hash.update(&[self.sum_of(block).to_le_bytes().into()]);
         }
-        // Without the length, content would be known by what it is padded to.
+        // Without the length, padded content would have the same digest.
         let mut last = [0; 16];
         last[..8].copy_from_slice(&place.to_le_bytes());
         last[8..].copy_from_slice(&(content.len() as u64).to_le_bytes());
@@ -128,7 +128,7 @@ mod tests {
 
     use super::*;
 
-    /// The example of RFC 8452, appendix A: the hash is what it is said to be.
+    /// The example of RFC 8452, appendix A: this hash is POLYVAL.
     #[test]
     fn the_hash_is_polyval() {
         let bytes = |hex: &str| u128::from_str_radix(hex, 16).expect("hexadecimal").to_be_bytes();

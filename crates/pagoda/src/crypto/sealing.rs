@@ -13,7 +13,7 @@ use aes_gcm::aead::AeadInOut;
 use aes_gcm::aead::consts::U12 as NonceSize;
 use aes_gcm::{Aes256Gcm, KeyInit, Nonce};
 
-/// Bytes that a seal adds to what is sealed.
+/// Bytes that a seal adds to sealed content.
 pub(crate) const TAG: usize = 16;
 
 /// A number that the content of an object is sealed by, once.
@@ -87,7 +87,7 @@ mod tests {
         Sealer::random().expect("random bytes")
     }
 
-    /// The example of the GCM specification, test case 13: the cipher is what it is said to be.
+    /// The example of the GCM specification, test case 13: this cipher is AES-256-GCM.
     #[test]
     fn the_cipher_is_aes_256_gcm() {
         let sealer = Sealer { cipher: Aes256Gcm::new(&[0; 32].into()), next: AtomicU64::new(0) };

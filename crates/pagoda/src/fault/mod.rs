@@ -48,7 +48,7 @@ use crate::table::{Page, Span, Table, give, try_take};
 pub(crate) use staged::granules_of_entry;
 pub(crate) use swap_in::unreadable;
 
-/// A fault that is being served, and what was tried for it so far.
+/// A fault that is being served, and the steps tried for it so far.
 struct Miss<'a> {
     /// Of the OS page.
     address: usize,

@@ -41,7 +41,7 @@ impl Engine {
         true
     }
 
-    /// On the watcher's thread: brings back what was asked for.
+    /// On the watcher's thread: swaps in the range that was asked for.
     pub(crate) fn give_back_asked(&self, watcher: &mut Watcher) {
         if watcher.held.is_some_and(|held| ran_ns() > held.until_ns) {
             self.asked.is_over();

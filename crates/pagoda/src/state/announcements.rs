@@ -12,6 +12,6 @@ pub(crate) struct Announcements {
     pub(crate) over: AtomicU64,
     /// When one that is served got on last.
     pub(crate) went_on_ns: AtomicU64,
-    /// The thread of a child that reads what it is sent just now; 0 if there is none.
+    /// The thread of a child that reads the stream just now; 0 if there is none.
     pub(crate) reader: AtomicU32,
 }

@@ -44,8 +44,8 @@ impl BlockDigests {
         }
     }
 
-    /// What is noted of an object, as [`words`](Self::words) words, for a store with the same key:
-    /// zeroes if that is nothing.
+    /// The notes of an object, as [`words`](Self::words) words, for a store with the same key:
+    /// zeroes if there are none.
     pub fn noted(&self, id: u32) -> impl Iterator<Item = u64> {
         let record = self.records.get(id);
         (0..self.words()).map(move |at| record.map_or(0, |record| record[at].load(Ordering::Relaxed)))

@@ -351,8 +351,7 @@ impl FileTier {
         self.cipher_of(units).is_some_and(|cipher| cipher.open(units.first & !THEIRS, sum, bytes))
     }
 
-    /// Reads an object's bytes into `slots`, and returns where they are there if they are what was
-    /// written.
+    /// Reads an object's bytes into `slots`, and returns their place there if they are undamaged.
     pub fn read(
         &self,
         units: Units,

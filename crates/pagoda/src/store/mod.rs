@@ -153,7 +153,7 @@ pub enum OpenError {
     /// The kernel gave no random numbers, which a store needs for its secret keys.
     #[error("can't draw a store's secret keys: {source}; let the filter of system calls pass getrandom(2)")]
     Random {
-        /// What it said.
+        /// Its words.
         source: std::io::Error,
     },
     /// The spill file could not be created.

@@ -11,7 +11,7 @@
 //! Pages in the parent's file are not sent but lent: the child gets the place of each page
 //! ([`crate::store::Loan`]), and reads it there.
 //!
-//! On the stream come first the keys of what is lent, all ranges, then the pages, then the end;
+//! On the stream come first the keys of lent places, all ranges, then the pages, then the end;
 //! without that the child ends itself. The two sides must never both serve the child's faults, and
 //! the child's table must never miss a page that is swapped out.
 

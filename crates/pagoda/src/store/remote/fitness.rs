@@ -1,8 +1,8 @@
 //! Whether a server is fit to be a remote store: asked when a store is opened, of each node that
 //! will have something.
 //!
-//! A server that evicts would lose content, and what it loses is an error only once it is wanted.
-//! This module must never take a server that does not say what it is for one that is fit.
+//! A server that evicts would lose content, and lost content is an error only once it is wanted.
+//! This module must never take a server for fit that does not tell its kind.
 
 use std::net::SocketAddr;
 

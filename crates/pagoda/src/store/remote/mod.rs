@@ -11,7 +11,8 @@
 //! its hash expires.
 //!
 //! ```text
-//! pagoda:OWNER:SHARD ─► { object number, batch number: sealed bytes and tag, … }   SHARD = batch number % 16
+//! pagoda:OWNER:SHARD ─► { object number, batch number: sealed bytes and tag, … }
+//! SHARD = batch number % 16
 //! ```
 //!
 //! A cluster has each of these hashes at one of its nodes, and a batch is of one hash. So each
