@@ -124,7 +124,7 @@ fn a_huge_frame_comes_again_to_where_one_was_discarded() {
 }
 
 #[test]
-fn no_owner_sees_anothers_content() {
+fn no_owner_sees_content_of_another() {
     for (order, ahead) in Order::ALL.into_iter().flat_map(|order| [(order, 0), (order, 100)]) {
         let Some(builder) = builder(Bytes::mib(64)) else { return };
         let manager = builder.clear_order(order).clear_ahead(ahead).build().expect("a manager");

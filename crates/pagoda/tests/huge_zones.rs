@@ -186,7 +186,7 @@ fn a_zone_that_becomes_smaller_gives_its_huge_frames_back_and_loses_nothing() {
 }
 
 #[test]
-fn no_owner_sees_anothers_content_in_a_zone() {
+fn no_owner_sees_content_of_another_in_a_zone() {
     for ahead in [0, 100] {
         let Some(builder) = two(64, 64) else { return };
         let manager = builder.clear_ahead(ahead).build().expect("a manager");

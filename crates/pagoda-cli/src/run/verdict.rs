@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_directorys_lack_is_said_with_its_option_and_a_limit_without() {
+    fn the_lack_of_a_store_directory_is_said_with_its_option_and_a_limit_without() {
         for (error, ends) in [
             (StartError::StoreDirectory(Errno(28)), "has room (--store-dir, --file-limit)"),
             (StartError::StoreDirectoryInMemory, "on a disk (--store-dir)"),

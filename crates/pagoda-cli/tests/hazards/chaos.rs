@@ -58,7 +58,7 @@ impl Round {
             6 => Some(First::Named),
             _ => None,
         };
-        let (zones, may_trace) = (1 + seed as usize % 2, seed / 2 % 2 == 0);
+        let (zones, may_trace) = (1 + seed as usize % 2, (seed / 2).is_multiple_of(2));
         Self { seed, zones, may_trace, kills, is_greedy: seed % 5 == 4 }
     }
 

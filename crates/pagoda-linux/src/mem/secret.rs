@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn another_processs_file_at_that_number_is_not_read() {
+    fn a_file_of_another_process_at_that_number_is_not_read() {
         let is_refused = |file: &dyn AsRawFd| {
             let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
             let error = read(Path::new(&path), 11).expect_err("no secret");

@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn a_block_is_summed_up_as_it_is_defined() {
         let digester = Digester::of_key([3; KEY_BYTES]);
-        let content: Vec<u8> = (0..4096u32).map(|i| (i * 7919 >> 3) as u8).collect();
+        let content: Vec<u8> = (0..4096u32).map(|i| ((i * 7919) >> 3) as u8).collect();
         let word = |at: usize, len: usize| {
             let mut word = [0; 8];
             let known = len.saturating_sub(at).min(8);
