@@ -1,11 +1,11 @@
 //! The places of the blocks of a packed page in the file, and a digest of each. So one block can be
 //! read alone, and a written one is told from a clean one without reading the file.
 //!
-//! They are noted when the page goes to the file or comes from there, and hold for as long as the
-//! object has its number. Packing is a function of the content, so that an equal block has an equal
-//! digest, by the store's own key ([`crate::crypto::digest`]). A block that is not noted is not
-//! known. This module must never tell of a block what was noted of another object: a number is
-//! forgotten before it is given out anew.
+//! They are noted when the page goes to the file or is read from there, and hold for as long as the
+//! object has its number. Packing is a function of the content: equal blocks have equal digests, by
+//! the key of the store ([`crate::crypto::digest`]). A block without a note is not known. This
+//! module must never tell a block's digest that was noted of another object: a number that is given
+//! out anew is forgotten first.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -186,8 +186,8 @@ impl FileTier {
         Ok(Self::over(file, limit, cipher))
     }
 
-    /// A tier in this file. Of a limit beyond 512 GiB (what the unit numbers reach) the rest is
-    /// left unused.
+    /// A tier in this file. The part of a limit beyond 512 GiB (the reach of unit numbers) is left
+    /// unused.
     pub fn over(file: DirectFile, limit_bytes: u64, cipher: FileCipher) -> Self {
         let slots =
             |bytes: u64| (bytes / SLOT as u64).min(u64::from(THEIRS / (SLOT / UNIT) as u32 - 1)) as u32;

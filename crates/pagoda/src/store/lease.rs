@@ -27,11 +27,11 @@
 //!   more.
 //! - A child of the child is not lent a lent page: it gets that packed, read from the file.
 //!
-//! What the parent frees and a child holds is held back ([`Lending`]): it stays taken in the
-//! extents, so that nothing is written there and nothing discarded. It is the child's by then, and
-//! does not count against the parent's limit. All bytes that are read are deciphered and checked as
-//! those of one's own file are: a mistake in all this would end a process, and never be taken for
-//! data.
+//! A place that the parent frees and a child holds is held back ([`Lending`]): it stays taken in
+//! the extents, so that nothing is written there and nothing discarded. It is the child's by then,
+//! and does not count against the parent's limit. All bytes that are read are deciphered and
+//! checked as those of one's own file are: a mistake in all this would end a process, and never be
+//! taken for data.
 //!
 //! This module must never let a place be freed that a child holds, and never write to a file that
 //! is lent.
@@ -93,7 +93,7 @@ impl LenderKeys {
 /// Bytes of the keys that a borrower gets.
 pub(crate) const LENT_KEYS: usize = KEY_BYTES + file_cipher::KEY_BYTES;
 
-/// Whose file we read. The stream is kept open for the other side to see that we live.
+/// The process whose file we read. The stream is kept open so that it can see that we live.
 struct Lender {
     file: DirectFile,
     keys: LenderKeys,
@@ -156,8 +156,8 @@ impl FileTier {
         self.loans.lender.get().map(|lender| &lender.keys)
     }
 
-    /// The objects in all these units are gone. What is a child's still is held back, and what is a
-    /// parent's is let go.
+    /// The objects in all these units are gone. Units that a child holds are held back, and those
+    /// of a parent are released.
     pub(super) fn release_all(&self, all: &[Units]) {
         let mut lending = self.loans.lending.lock();
         let mut extents = self.extents.lock();

@@ -4,11 +4,11 @@
 //! A batch of objects is written as one transaction: fields of one of this owner's hashes, and that
 //! hash's expiry with them. So there is never content there without an expiry, and a live owner
 //! renews few keys however much it holds; one that is gone leaves nothing behind. The server is not
-//! trusted: each object is sealed for its place ([`crate::crypto::sealing`]), and what comes back
-//! is seen only if it opens. Every request ends by a deadline, and nothing is given up here before
-//! the server has said that it has it. What it may have done without saying so is deleted before
-//! the next batch; should it come to that later still, it is a field that nobody asks for, until
-//! its hash expires.
+//! trusted: each object is sealed for its place ([`crate::crypto::sealing`]), and no caller sees
+//! bytes that do not open. Every request ends by a deadline, and no place is given up here before
+//! the server has confirmed the object. A write that the server may have done without confirming it
+//! is deleted before the next batch. If the write happens later still, it is a field that is never
+//! asked for, until its hash expires.
 //!
 //! ```text
 //! pagoda:OWNER:SHARD ─► { object number, batch number: sealed bytes and tag, … }
