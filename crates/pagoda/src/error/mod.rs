@@ -142,7 +142,7 @@ mod tests {
             (1..100).filter_map(|code| Some((code, StartError::from_code(code, errno)?))).collect();
         let stops: Vec<_> =
             (101..200).filter_map(|code| Some((code, StopReason::from_code(code, errno)?))).collect();
-        assert_eq!((starts.len(), stops.len()), (22, 12));
+        assert_eq!((starts.len(), stops.len()), (23, 12));
         for (code, error) in starts {
             assert_eq!(error.code(), code);
             assert!(error.errno() == errno || error.errno() == Errno::NONE);
