@@ -13,7 +13,7 @@ use pagoda_core::fork::wait::{self, ForkWait};
 use pagoda_linux::process::doorbell::{Answer, Doorbell};
 use pagoda_linux::process::thread::{current_id, exit_process, now_ns, sleep_us, yield_now};
 
-use crate::hooks::{ERRNO_LOCATION, REGISTER_ATFORK, real};
+use crate::hooks::{place, real};
 use crate::start::{begin_in_child, deactivate, engine, tree};
 
 /// The threads that are within fork(2) and found no engine before it.
@@ -31,7 +31,7 @@ thread_local! {
 /// The program's `errno` in the calling thread. This library's own calls set another one
 /// ([`own_errno`]).
 pub(crate) fn errno() -> &'static Cell<c_int> {
-    let location = real(ERRNO_LOCATION);
+    let location = real(const { place("__errno_location") });
     if location.is_null() {
         exit_process(125);
     }
@@ -51,7 +51,7 @@ pub(crate) fn own_errno() -> c_int {
 /// Has the C library call the functions of this module around each fork. Handlers that run before a
 /// fork do so last one first.
 pub fn register() {
-    let real = real(REGISTER_ATFORK);
+    let real = real(const { place("__register_atfork") });
     if real.is_null() {
         exit_process(125);
     }

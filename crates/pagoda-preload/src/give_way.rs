@@ -19,7 +19,7 @@ use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::process::thread::exit_process;
 
 use crate::fork::errno;
-use crate::hooks::{CXA_ATEXIT, real};
+use crate::hooks::{place, real};
 use crate::start::{deactivate, engine, is_watched};
 
 /// Whether a process shares this one's memory, so that no engine may begin.
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn clone(
     tls: *mut c_void,
     child_tid: *mut c_void,
 ) -> c_int {
-    let real = real(17);
+    let real = real(const { place("clone") });
     if real.is_null() {
         exit_process(125);
     }
@@ -100,7 +100,7 @@ type Ioctl = unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int;
 /// As for the real function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    let real = real(18);
+    let real = real(const { place("ioctl") });
     if real.is_null() {
         exit_process(125);
     }
@@ -138,13 +138,13 @@ struct StartMain {
 }
 
 extern "C" fn choose_main(main: usize) -> StartMain {
-    let real = real(19);
+    let real = real(const { place("__libc_start_main") });
     if real.is_null() {
         exit_process(125);
     }
     // SAFETY: the name is a C string; the dynamic linker looks behind this library, and in the
     // program itself.
-    let has_checker = !self::real(20).is_null()
+    let has_checker = !self::real(const { place("__lsan_do_leak_check") }).is_null()
         || unsafe { !libc::dlsym(libc::RTLD_DEFAULT, c"__lsan_default_options".as_ptr()).is_null() };
     if !has_checker {
         return StartMain { real, main };
@@ -162,7 +162,7 @@ extern "C" fn before_check(_: *mut c_void) {
 /// Right before `main`, so that it runs before the end handlers that a runtime has registered:
 /// those run last one first.
 extern "C" fn prepare_main() -> usize {
-    let register = real(CXA_ATEXIT);
+    let register = real(const { place("__cxa_atexit") });
     if register.is_null() {
         exit_process(125);
     }
@@ -236,7 +236,7 @@ pub unsafe extern "C" fn __libc_start_main() -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __lsan_do_leak_check() {
     give_way();
-    let real = real(20);
+    let real = real(const { place("__lsan_do_leak_check") });
     if !real.is_null() {
         // SAFETY: `real` found the function of this name behind this library, which has this type.
         unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn()>(real)() };
@@ -250,7 +250,7 @@ pub unsafe extern "C" fn __lsan_do_leak_check() {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __lsan_do_recoverable_leak_check() -> c_int {
     give_way();
-    let real = real(21);
+    let real = real(const { place("__lsan_do_recoverable_leak_check") });
     if real.is_null() {
         return 0;
     }

@@ -68,16 +68,26 @@ const NAMES: [&CStr; 34] = [
     c"prlimit64",
 ];
 
-/// The place of `pthread_mutexattr_getrobust` in [`NAMES`].
-const GET_ROBUST: usize = 24;
-/// The place of `__errno_location` in [`NAMES`].
-pub const ERRNO_LOCATION: usize = 25;
-/// The place of `__register_atfork` in [`NAMES`].
-pub const REGISTER_ATFORK: usize = 26;
-/// The place of `__cxa_atexit` in [`NAMES`].
-pub const CXA_ATEXIT: usize = 27;
-/// The place of the first function of `limits` in [`NAMES`].
-pub const LIMITS: usize = 28;
+/// The place of a function in [`NAMES`]. The compiler finds it: a wrong place would have a hook
+/// call another function.
+pub const fn place(name: &str) -> usize {
+    let mut at = 0;
+    while at < NAMES.len() {
+        if is_same(NAMES[at].to_bytes(), name.as_bytes()) {
+            return at;
+        }
+        at += 1;
+    }
+    panic!("the list of hooks lacks this name")
+}
+
+const fn is_same(one: &[u8], other: &[u8]) -> bool {
+    let mut at = 0;
+    while at < one.len() && at < other.len() && one[at] == other[at] {
+        at += 1;
+    }
+    at == one.len() && at == other.len()
+}
 
 /// How much of a thread's control block the kernel may read or write: glibc's `struct pthread` has
 /// under 2,560 bytes on x86_64, from the thread pointer upwards: 2,304 since 2.35, of which the
@@ -100,6 +110,15 @@ pub fn real(i: usize) -> *mut c_void {
     let found = crate::c_library::next(NAMES[i]);
     REAL[i].store(found, Ordering::Release);
     found
+}
+
+/// The real function of that place, which this library can't do without.
+pub fn required(i: usize) -> *mut c_void {
+    let real = real(i);
+    if real.is_null() {
+        exit_process(125);
+    }
+    real
 }
 
 /// The address of the calling thread's control block, which begins with it.
@@ -207,7 +226,7 @@ pub unsafe extern "C" fn pthread_create(
     start: Start,
     argument: *mut c_void,
 ) -> c_int {
-    let real = real(0);
+    let real = real(const { place("pthread_create") });
     if real.is_null() {
         exit_process(125);
     }
@@ -234,7 +253,7 @@ pub unsafe extern "C" fn pthread_mutex_init(
     mutex: *mut libc::pthread_mutex_t,
     attributes: *const libc::pthread_mutexattr_t,
 ) -> c_int {
-    let real = real(1);
+    let real = real(const { place("pthread_mutex_init") });
     if real.is_null() {
         exit_process(125);
     }
@@ -250,7 +269,7 @@ pub unsafe extern "C" fn pthread_mutex_init(
 /// # Safety
 /// The attributes are null or valid.
 unsafe fn is_robust(attributes: *const libc::pthread_mutexattr_t) -> bool {
-    let get = real(GET_ROBUST);
+    let get = real(const { place("pthread_mutexattr_getrobust") });
     if attributes.is_null() || get.is_null() {
         return false;
     }
@@ -266,7 +285,7 @@ unsafe fn is_robust(attributes: *const libc::pthread_mutexattr_t) -> bool {
 /// As for the real function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_mutex_destroy(mutex: *mut libc::pthread_mutex_t) -> c_int {
-    let real = real(2);
+    let real = real(const { place("pthread_mutex_destroy") });
     if real.is_null() {
         exit_process(125);
     }
@@ -285,7 +304,7 @@ pub unsafe extern "C" fn pthread_mutex_destroy(mutex: *mut libc::pthread_mutex_t
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _Fork() -> libc::pid_t {
     before_fork();
-    let real = real(3);
+    let real = real(const { place("_Fork") });
     if real.is_null() {
         exit_process(125);
     }
@@ -311,7 +330,7 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, length: usize, advice: c_
         libc::MADV_DONTFORK => unforked::asks(),
         _ => {}
     }
-    let real = real(4);
+    let real = real(const { place("madvise") });
     if real.is_null() {
         exit_process(125);
     }

@@ -9,9 +9,9 @@
 use std::ffi::{c_int, c_void};
 
 use pagoda_linux::process::rights::{follow_program, of_this_thread};
-use pagoda_linux::process::thread::{current_id, exit_process};
+use pagoda_linux::process::thread::current_id;
 
-use crate::hooks::real;
+use crate::hooks::{place, required};
 use crate::start::{begin_engine_now, is_watched};
 
 /// Before a user id is changed to one of `ids`; -1 is none.
@@ -45,17 +45,8 @@ fn after_capset(result: c_int) -> c_int {
     if current_id() == std::process::id() { after(result) } else { result }
 }
 
-/// The function behind this library, at that place in the list of names.
-fn function(place: usize) -> *mut c_void {
-    let real = real(place);
-    if real.is_null() {
-        exit_process(125);
-    }
-    real
-}
-
 macro_rules! hook {
-    ($place:literal, $name:ident($($argument:ident: $type:ty),*), users: [$($user:ident),*], $after:ident) => {
+    ($name:ident($($argument:ident: $type:ty),*), users: [$($user:ident),*], $after:ident) => {
         #[doc = concat!("As ", stringify!($name), "(2), for the engine's threads, too.")]
         ///
         /// # Safety
@@ -66,21 +57,21 @@ macro_rules! hook {
             // SAFETY: `real` found the function of this name behind this library, which has this
             // type; the caller's arguments.
             let result = unsafe {
-                std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> c_int>(function($place))($($argument),*)
+                std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> c_int>(required(const { place(stringify!($name)) }))($($argument),*)
             };
             $after(result)
         }
     };
 }
 
-hook!(8, setuid(user: u32), users: [user], after);
-hook!(9, seteuid(user: u32), users: [user], after);
-hook!(10, setreuid(real: u32, effective: u32), users: [real, effective], after);
-hook!(11, setresuid(real: u32, effective: u32, saved: u32), users: [real, effective, saved], after);
-hook!(12, setgid(group: u32), users: [], after);
-hook!(13, setegid(group: u32), users: [], after);
-hook!(14, setregid(real: u32, effective: u32), users: [], after);
-hook!(15, setresgid(real: u32, effective: u32, saved: u32), users: [], after);
-hook!(16, capset(header: *mut c_void, data: *const c_void), users: [], after_capset);
-hook!(22, setgroups(count: usize, groups: *const c_void), users: [], after);
-hook!(23, initgroups(user: *const c_void, group: u32), users: [], after);
+hook!(setuid(user: u32), users: [user], after);
+hook!(seteuid(user: u32), users: [user], after);
+hook!(setreuid(real: u32, effective: u32), users: [real, effective], after);
+hook!(setresuid(real: u32, effective: u32, saved: u32), users: [real, effective, saved], after);
+hook!(setgid(group: u32), users: [], after);
+hook!(setegid(group: u32), users: [], after);
+hook!(setregid(real: u32, effective: u32), users: [], after);
+hook!(setresgid(real: u32, effective: u32, saved: u32), users: [], after);
+hook!(capset(header: *mut c_void, data: *const c_void), users: [], after_capset);
+hook!(setgroups(count: usize, groups: *const c_void), users: [], after);
+hook!(initgroups(user: *const c_void, group: u32), users: [], after);

@@ -12,7 +12,7 @@ use pagoda_core::page::OS_PAGE;
 use pagoda_linux::process::thread::exit_process;
 
 use crate::fork::{errno, own_errno};
-use crate::hooks::real;
+use crate::hooks::{place, real};
 use crate::start::tree;
 
 /// Of asm-generic/socket.h.
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn vmsplice(
             return put;
         }
     }
-    let real = real(5);
+    let real = real(const { place("vmsplice") });
     if real.is_null() {
         exit_process(125);
     }
@@ -106,7 +106,7 @@ pub unsafe extern "C" fn setsockopt(
         errno().set(libc::ENOPROTOOPT);
         return -1;
     }
-    let real = real(6);
+    let real = real(const { place("setsockopt") });
     if real.is_null() {
         exit_process(125);
     }

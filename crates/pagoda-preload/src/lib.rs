@@ -10,6 +10,7 @@
 
 mod alloc;
 mod c_library;
+mod config_text;
 mod end;
 mod fork;
 mod give_way;

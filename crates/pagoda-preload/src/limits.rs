@@ -14,9 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use libc::{RLIM_INFINITY, rlimit};
 use pagoda_core::budget::addresses_most;
 use pagoda_core::size::Bytes;
-use pagoda_linux::process::thread::exit_process;
 
-use crate::hooks::{LIMITS, real};
+use crate::hooks::{place, required};
 
 /// The address space of an engine; 0 in a process whose limits stay as they are. Children have the
 /// same.
@@ -43,15 +42,6 @@ fn lowered(limit: rlimit) -> rlimit {
     change(limit, u64::saturating_sub)
 }
 
-/// The function at this place of the list of hooks.
-fn function(place: usize) -> *mut c_void {
-    let real = real(place);
-    if real.is_null() {
-        exit_process(125);
-    }
-    real
-}
-
 fn is_of_addresses(resource: c_int) -> bool {
     resource == libc::RLIMIT_AS as c_int
 }
@@ -61,7 +51,7 @@ type Get = unsafe extern "C" fn(c_int, *mut rlimit) -> c_int;
 type Both = unsafe extern "C" fn(libc::pid_t, c_int, *const rlimit, *mut rlimit) -> c_int;
 
 macro_rules! hooks {
-    ($($set:ident = $set_at:expr, $get:ident = $get_at:expr, $both:ident = $both_at:expr;)+) => {$(
+    ($($set:ident, $get:ident, $both:ident;)+) => {$(
         /// As setrlimit(2).
         ///
         /// # Safety
@@ -70,7 +60,7 @@ macro_rules! hooks {
         pub unsafe extern "C" fn $set(resource: c_int, limit: *const rlimit) -> c_int {
             // SAFETY: `real` found the function of this name behind this library, which has this
             // type.
-            let set = unsafe { std::mem::transmute::<*mut c_void, Set>(function($set_at)) };
+            let set = unsafe { std::mem::transmute::<*mut c_void, Set>(required(const { place(stringify!($set)) })) };
             if !is_of_addresses(resource) || limit.is_null() {
                 // SAFETY: the caller's arguments.
                 return unsafe { set(resource, limit) };
@@ -87,7 +77,7 @@ macro_rules! hooks {
         pub unsafe extern "C" fn $get(resource: c_int, limit: *mut rlimit) -> c_int {
             // SAFETY: as in the function that sets it; the caller's arguments.
             let result = unsafe {
-                std::mem::transmute::<*mut c_void, Get>(function($get_at))(resource, limit)
+                std::mem::transmute::<*mut c_void, Get>(required(const { place(stringify!($get)) }))(resource, limit)
             };
             if result == 0 && is_of_addresses(resource) {
                 // SAFETY: the kernel has just written it.
@@ -108,7 +98,7 @@ macro_rules! hooks {
             old: *mut rlimit,
         ) -> c_int {
             // SAFETY: as in the function that sets it.
-            let both = unsafe { std::mem::transmute::<*mut c_void, Both>(function($both_at)) };
+            let both = unsafe { std::mem::transmute::<*mut c_void, Both>(required(const { place(stringify!($both)) })) };
             let is_own = process == 0 || process.cast_unsigned() == std::process::id();
             if !is_own || !is_of_addresses(resource) {
                 // SAFETY: the caller's arguments.
@@ -129,6 +119,6 @@ macro_rules! hooks {
 }
 
 hooks! {
-    setrlimit = LIMITS, getrlimit = LIMITS + 2, prlimit = LIMITS + 4;
-    setrlimit64 = LIMITS + 1, getrlimit64 = LIMITS + 3, prlimit64 = LIMITS + 5;
+    setrlimit, getrlimit, prlimit;
+    setrlimit64, getrlimit64, prlimit64;
 }

@@ -10,7 +10,7 @@ use pagoda_linux::mem::lock_all::lock_all;
 use pagoda_linux::process::thread::exit_process;
 
 use crate::fork::errno;
-use crate::hooks::real;
+use crate::hooks::{place, real};
 use crate::start::is_watched;
 
 type MlockAll = unsafe extern "C" fn(c_int) -> c_int;
@@ -30,7 +30,7 @@ pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
             }
         };
     }
-    let real = real(7);
+    let real = real(const { place("mlockall") });
     if real.is_null() {
         exit_process(125);
     }

@@ -14,10 +14,10 @@
 
 use std::ffi::{CStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use pagoda::config::{Config, ENV_BYTES_MAX};
+use pagoda::config::Config;
 use pagoda::error::{Errno, StartError, StopReason};
 use pagoda::process::ProcessEngine;
 use pagoda::stats::counters::{Counter, Counters, Status};
@@ -44,6 +44,7 @@ use pagoda_linux::procfs::proportional::AnonReader;
 use pagoda_linux::procfs::statm::StatmReader;
 
 use crate::c_library::{is_defined, is_glibc};
+use crate::config_text::ConfigText;
 use crate::{end, fork, give_way, limits, mutexes};
 
 /// Pagoda's own failures, as for env(1) and nohup(1).
@@ -70,31 +71,8 @@ static ACTIVE: AtomicU32 = AtomicU32::new(0);
 /// The tree, the configuration's text with the password of its remote store, and the layout of
 /// threads: a child needs them to begin anew. In this library's own data, which a child has, too.
 static TREE: OnceLock<Tree> = OnceLock::new();
-static CONFIG: ConfigText =
-    ConfigText { bytes: [const { AtomicU8::new(0) }; ENV_BYTES_MAX], len: AtomicUsize::new(0) };
+static CONFIG: ConfigText = ConfigText::new();
 static LAYOUT: OnceLock<Option<ThreadLayout>> = OnceLock::new();
-
-/// Written once, before there is a second thread. Its unused part takes no memory.
-struct ConfigText {
-    bytes: [AtomicU8; ENV_BYTES_MAX],
-    len: AtomicUsize,
-}
-
-impl ConfigText {
-    /// False if it is longer than `pagoda run` lets it be.
-    fn keep(&self, text: &[u8]) -> bool {
-        self.bytes.iter().zip(text).for_each(|(kept, byte)| kept.store(*byte, Ordering::Relaxed));
-        self.len.store(text.len(), Ordering::Release);
-        text.len() <= self.bytes.len()
-    }
-
-    /// None in a process that is in no tree.
-    fn config(&self) -> Option<Config> {
-        let kept = &self.bytes[..self.len.load(Ordering::Acquire)];
-        let text: Vec<u8> = kept.iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
-        Config::from_env(&text).ok()
-    }
-}
 
 /// Whether this process was forked, and shares memory with another.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
