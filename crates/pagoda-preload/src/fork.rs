@@ -104,6 +104,8 @@ pub extern "C" fn before_fork() {
         engine.release();
         return deactivate();
     }
+    // The child inherits this thread's processors.
+    engine.enter_call();
     // The C library does not tell its handlers whether the fork succeeded. Its system call sets
     // errno only if it failed.
     KNOWN.set(Some((fork, errno().replace(0))));
@@ -127,6 +129,9 @@ pub extern "C" fn after_fork() {
     let has_forked = errno().get() == 0;
     if has_forked {
         errno().set(before);
+    }
+    if let Some(engine) = engine() {
+        engine.leave_call();
     }
     match (engine(), fork) {
         (Some(engine), Fork::Passes) => engine.fork_passed(has_forked),

@@ -72,6 +72,9 @@ pub unsafe extern "C" fn clone(
     if real.is_null() {
         exit_process(125);
     }
+    if let Some(engine) = engine() {
+        engine.let_go_of_processor();
+    }
     // A parent of vfork waits until its child has memory of its own.
     let shares = flags & libc::CLONE_VM != 0 && flags & (libc::CLONE_THREAD | libc::CLONE_VFORK) == 0;
     if shares && is_watched() {

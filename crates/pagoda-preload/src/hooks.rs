@@ -29,7 +29,7 @@ type Madvise = unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int;
 
 /// The real functions: found once, before the program can call a hook on purpose.
 static REAL: [AtomicPtr<c_void>; NAMES.len()] = [const { AtomicPtr::new(std::ptr::null_mut()) }; NAMES.len()];
-const NAMES: [&CStr; 34] = [
+const NAMES: [&CStr; 53] = [
     c"pthread_create",
     c"pthread_mutex_init",
     c"pthread_mutex_destroy",
@@ -66,6 +66,26 @@ const NAMES: [&CStr; 34] = [
     c"getrlimit64",
     c"prlimit",
     c"prlimit64",
+    // Of `processors`.
+    c"sched_getaffinity",
+    c"sched_setaffinity",
+    c"pthread_getaffinity_np",
+    c"pthread_setaffinity_np",
+    c"get_nprocs",
+    c"sysconf",
+    c"vfork",
+    c"posix_spawn",
+    c"posix_spawnp",
+    c"system",
+    c"popen",
+    c"execve",
+    c"execv",
+    c"execvp",
+    c"execvpe",
+    c"execl",
+    c"execlp",
+    c"execle",
+    c"fexecve",
 ];
 
 /// The place of a function in [`NAMES`]. The compiler finds it: a wrong place would have a hook
@@ -235,8 +255,13 @@ pub unsafe extern "C" fn pthread_create(
     // Also without an engine: one that starts before the thread's first instruction has not seen
     // it.
     let place = remember(start, argument);
+    // The new thread inherits this one's processors.
+    let entered = engine().inspect(|engine| engine.enter_call());
     // SAFETY: the caller's arguments, but for the start function, which calls theirs.
     let result = unsafe { real(thread, attributes, begin, std::ptr::without_provenance_mut(place)) };
+    if let Some(engine) = entered {
+        engine.leave_call();
+    }
     if result != 0 {
         // No thread was made: the place is ours to free.
         recall(place);

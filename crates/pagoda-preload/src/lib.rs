@@ -20,6 +20,7 @@ mod lend;
 mod limits;
 mod lock;
 mod mutexes;
+mod processors;
 mod start;
 mod unwind;
 

@@ -13,6 +13,7 @@ use pagoda_core::release::ReleasePolicy;
 use pagoda_core::size::Bytes;
 use pagoda_linux::arena::{Adoption, ArenaSizes, Descriptor, Space};
 use pagoda_linux::mem::occupancy::Occupancy;
+use pagoda_linux::process::affinity;
 use pagoda_linux::procfs::pagemap::{PagemapScanner, ScanMethod};
 use pagoda_linux::uffd::{Mode, Uffd, feature};
 
@@ -31,7 +32,9 @@ use crate::table::entry_bytes;
 /// Threads that serve faults: one more than a blocking fetch can occupy, no more than processors
 /// help.
 pub(crate) fn handler_count() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from).clamp(2, crate::state::pending::HANDLERS_MAX)
+    // The standard library would ask the C library, whose answer is the program's in a preloaded one.
+    let processors = affinity::of_thread(0).map_or(1, |own| own.count() as usize);
+    processors.clamp(2, crate::state::pending::HANDLERS_MAX)
 }
 
 /// The most stored bytes of closed owners that are not freed yet, before compression, in budgets:
@@ -155,14 +158,16 @@ fn open_space(
         let occupancy = Occupancy::open().map_err(|error| occupancy_error(&error))?;
         Ok(Space::open(adoption, descriptor, features, arenas, occupancy))
     };
+    // A streak of one thread's faults is seen in a program alone.
     let fork = if serves_forks { feature::EVENT_FORK } else { 0 };
+    let thread = if serves_forks { feature::THREAD_ID } else { 0 };
     // A library's regions can be sent elsewhere, for which writes have to be seen; it does without
     // where the kernel can't tell.
     let tracks = if serves_forks { 0 } else { feature::WP_ASYNC };
     let exact = feature::EXACT_ADDRESS;
     #[cfg(test)]
     let exact = if policies.masked_addresses { 0 } else { exact };
-    let always = feature::PROCESS | exact | if policies.in_thread { feature::SIGBUS } else { 0 };
+    let always = feature::PROCESS | exact | thread | if policies.in_thread { feature::SIGBUS } else { 0 };
     // EVENT_FORK needs a privilege that the rest does not: without it, a fork is only seen by its
     // hooks.
     let (space, fork_events) = match descriptor {

@@ -80,6 +80,7 @@ impl ProcessEngine {
         watcher.bound_huge_pages(roomy && budget::keeps_huge(engine.free(), &engine.marks()));
         let count = StatmReader::new().map_err(proc_error)?;
         guards::expect();
+        engine.placement.turn_on();
         engine.wiped = Some(Mutex::new(WipedReader::new().map_err(proc_error)?));
         Ok(PreparedEngine { engine: Arc::new(engine), watcher, count })
     }
@@ -123,6 +124,23 @@ impl ProcessEngine {
     /// Ends this process for a reason that its counters tell.
     pub fn stop(&self, reason: StopReason) -> ! {
         self.engine.stop(reason)
+    }
+
+    /// The calling thread of the program is about to look at its processors, to change them, or to
+    /// make something that inherits them: it runs on its own ones until then, and for some
+    /// milliseconds after. Waits for a handler that lets it go at the same moment.
+    pub fn let_go_of_processor(&self) {
+        self.engine.placement.let_go_caller();
+    }
+
+    /// The same, until [`leave_call`](Self::leave_call).
+    pub fn enter_call(&self) {
+        self.engine.placement.enter_call();
+    }
+
+    /// The call is over.
+    pub fn leave_call(&self) {
+        self.engine.placement.leave_call();
     }
 
     /// The bytes that a child has to be given, and holds until its own engine has evicted them.

@@ -15,6 +15,7 @@ mod members;
 mod memory_group;
 mod noexec;
 mod preloaded;
+mod processors;
 mod program;
 mod raw_advice;
 mod reasons;

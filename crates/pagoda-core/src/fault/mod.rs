@@ -5,3 +5,4 @@ pub mod fault_around;
 pub mod huge_window;
 pub mod read_cluster;
 pub mod readahead;
+pub mod streak;

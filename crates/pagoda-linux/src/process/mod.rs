@@ -1,5 +1,6 @@
 //! Threads, forks, rights and the marks of processes.
 
+pub mod affinity;
 pub(crate) mod caller;
 pub mod child;
 pub mod doorbell;

@@ -65,17 +65,22 @@ const CAP_SETUID: u64 = 1 << 7;
 /// limit of locked memory.
 const CAP_IPC_LOCK: u64 = 1 << 14;
 
-/// The capabilities that a raw thread keeps, as long as the program has them.
-const KEPT: u64 = CAP_SETUID | CAP_SETGID | CAP_IPC_LOCK;
+/// To hold a thread on a processor that has capabilities itself.
+const CAP_SYS_NICE: u64 = 1 << 23;
+
+/// The capabilities that a raw thread keeps in effect, as long as the program has them.
+const KEPT_IN_EFFECT: u64 = CAP_IPC_LOCK | CAP_SYS_NICE;
+
+/// Those that it keeps.
+const KEPT: u64 = CAP_SETUID | CAP_SETGID | KEPT_IN_EFFECT;
 
 const CAP_DAC_OVERRIDE: u64 = 1 << 1;
 const CAP_SYS_PTRACE: u64 = 1 << 19;
-const CAP_SYS_NICE: u64 = 1 << 23;
 const CAP_SYS_RESOURCE: u64 = 1 << 24;
 
 /// The capabilities that a thread keeps, too, that may start an engine: for a directory of another
 /// user, events of forks, the priority of a thread, the node of its memory, a descriptor limit.
-const KEPT_TO_START: u64 = KEPT | CAP_DAC_OVERRIDE | CAP_SYS_PTRACE | CAP_SYS_NICE | CAP_SYS_RESOURCE;
+const KEPT_TO_START: u64 = KEPT | CAP_DAC_OVERRIDE | CAP_SYS_PTRACE | CAP_SYS_RESOURCE;
 
 /// How often a raw thread kept rights that the program had given up.
 static KEPT_RIGHTS: AtomicU64 = AtomicU64::new(0);
@@ -155,7 +160,7 @@ pub fn of_this_thread() -> io::Result<Rights> {
 }
 
 /// Gives up all capabilities of the calling raw thread but those to change its ids, which are no
-/// more in effect, and to lock memory; its supplementary groups; and the right to gain any by exec.
+/// more in effect, to lock memory and to hold threads on a processor; its supplementary groups; and the right to gain any by exec.
 /// Of a thread without rights it changes nothing.
 pub fn give_up() {
     // SAFETY: no supplementary group is fewer than before, of the calling thread alone.
@@ -179,7 +184,7 @@ pub fn take_back_for_start() {
 
 fn give_up_all_but(kept: u64) {
     if let Ok(all) = capabilities() {
-        set_capabilities(all.permitted() & kept, all.in_effect() & CAP_IPC_LOCK);
+        set_capabilities(all.permitted() & kept, all.in_effect() & KEPT_IN_EFFECT);
     }
 }
 
@@ -269,7 +274,7 @@ fn take_on(rights: Rights) {
         }
     }
     let kept = own & KEPT & rights.permitted;
-    set_capabilities(kept, kept & rights.in_effect & CAP_IPC_LOCK);
+    set_capabilities(kept, kept & rights.in_effect & KEPT_IN_EFFECT);
 }
 
 /// `struct __user_cap_header_struct` of linux/capability.h, its third version.
@@ -464,7 +469,7 @@ mod tests {
         std::thread::spawn(|| {
             give_up();
             let all = capabilities().expect("asked");
-            assert_eq!((all.permitted() & !KEPT, all.in_effect() & !CAP_IPC_LOCK), (0, 0));
+            assert_eq!((all.permitted() & !KEPT, all.in_effect() & !KEPT_IN_EFFECT), (0, 0));
         })
         .join()
         .expect("it ends");

@@ -48,6 +48,8 @@ pub mod feature {
     /// A fault is a SIGBUS to its thread in place of a message; see [`crate::uffd::fault_signal`].
     /// A system call that touches a missing page fails with `EFAULT`.
     pub const SIGBUS: u64 = 1 << 7;
+    /// The message of a fault tells which thread waits (Linux 4.14).
+    pub const THREAD_ID: u64 = 1 << 8;
     /// The address of a fault is the byte that was touched, and not the first one of its OS page
     /// (Linux 5.18).
     pub const EXACT_ADDRESS: u64 = 1 << 11;
@@ -174,6 +176,8 @@ pub enum Message {
         at: FaultAddress,
         /// Whether it was going to write.
         write: bool,
+        /// The thread's number; 0 without [`feature::THREAD_ID`].
+        thread: u32,
     },
     /// The process forked; this is the child's descriptor.
     Fork(Uffd),
@@ -416,7 +420,11 @@ impl Uffd {
         let [first, second, third] = raw.arg;
         let range = || PageRange::covering(first as usize, second as usize);
         Some(match raw.event {
-            0x12 => Message::Fault { at: FaultAddress::of_byte(second as usize), write: first & 1 != 0 },
+            0x12 => Message::Fault {
+                at: FaultAddress::of_byte(second as usize),
+                write: first & 1 != 0,
+                thread: third as u32,
+            },
             // SAFETY: with this event the kernel has just installed a new descriptor, whose number
             // is the first word's low half, in our table; no other code knows of it.
             0x13 => Message::Fork(Self { fd: unsafe { OwnedFd::from_raw_fd(first as u32 as i32) } }),

@@ -94,27 +94,10 @@ system_calls! {
     "statx" = 332
 }
 
-// The kernel returns how many bytes of the set it wrote, and leaves the rest as it was: the
-// standard library passes zeroes.
-hidden!("sched_getaffinity":
-    "mov eax, 204",
-    "syscall",
-    "test rax, rax",
-    "js pagoda_system_call_result",
-    "xor eax, eax",
-    "ret"
-);
-
 // This library prints nothing: descriptor 2 of a thread of the engine is no terminal. The standard
 // library takes this error (`EBADF`) for a process without a terminal, and goes on.
 hidden!("write" "writev":
     "mov rax, -9",
-    "jmp pagoda_system_call_result"
-);
-
-// Only where the number of processors can't be read: it is unknown then.
-hidden!("sysconf":
-    "mov rax, -22",
     "jmp pagoda_system_call_result"
 );
 

@@ -55,6 +55,7 @@ use crate::state::ledger::Ledger;
 use crate::state::limits::Limits;
 use crate::state::pending::{HANDLERS_MAX, Recent};
 use crate::state::pins::Pins;
+use crate::state::placement::Placement;
 use crate::state::touch_streams::Around;
 use crate::state::wakeup::Bell;
 use crate::stats::account::Owners;
@@ -107,6 +108,8 @@ pub(crate) struct Engine {
     /// The trace of single faults and evictions, if there is one.
     pub(crate) trace: Option<Tracer>,
     pub(crate) pins: Pins,
+    /// Where threads run during a streak of faults.
+    pub(crate) placement: Placement,
     pub(crate) hand: Mutex<Hand>,
     pub(crate) base: BasePage,
     /// How many threads serve faults.
@@ -206,6 +209,7 @@ impl Engine {
             counters,
             trace: None,
             pins: Pins::default(),
+            placement: Placement::default(),
             hand: Mutex::new(Hand::default()),
             base,
             handlers,

@@ -36,9 +36,9 @@ impl Engine {
         table: &mut Table,
         message: Message,
         scratch: &mut Scratch,
-    ) -> Option<(FaultAddress, bool)> {
-        if let Message::Fault { at, write } = message {
-            return Some((at, write));
+    ) -> Option<(FaultAddress, bool, u32)> {
+        if let Message::Fault { at, write, thread } = message {
+            return Some((at, write, thread));
         }
         if let Message::Remove(range) = &message
             && self.space.arena_range().intersection(*range).is_some()

@@ -13,5 +13,6 @@ pub(crate) mod limits;
 pub(crate) mod owed;
 pub(crate) mod pending;
 pub mod pins;
+pub(crate) mod placement;
 pub(crate) mod touch_streams;
 pub(crate) mod wakeup;

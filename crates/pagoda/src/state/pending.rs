@@ -25,6 +25,8 @@ pub(crate) struct Fault {
     pub(crate) at: FaultAddress,
     pub(crate) write: bool,
     pub(crate) since_ns: u64,
+    /// The thread that waits; 0 if that is not known.
+    pub(crate) thread: u32,
     /// It found no frame, and has rung for reclaim.
     pub(crate) has_rung: bool,
     /// Others, that came later, came first: not again.
@@ -33,7 +35,7 @@ pub(crate) struct Fault {
 
 impl Fault {
     pub(crate) fn new(at: FaultAddress, write: bool, since_ns: u64) -> Self {
-        Self { at, write, since_ns, has_rung: false, was_passed: false }
+        Self { at, write, since_ns, thread: 0, has_rung: false, was_passed: false }
     }
 }
 

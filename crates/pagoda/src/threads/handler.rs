@@ -17,12 +17,22 @@ use crate::engine::Engine;
 use crate::frames::zones::Taker;
 use crate::state::hand::Step;
 use crate::state::pending::{Extent, Fault, Served, Tried};
+use crate::state::placement::Followed;
 use crate::stats::counters::Counter;
 use crate::stats::fault_kind::FaultKind;
 use crate::store::Scratch;
 
 /// How long a handler sleeps at most before it looks whether it is to end.
 const WAIT_MS: u32 = 100;
+
+/// The same while threads are held.
+const STREAK_WAIT_MS: u32 = 2;
+
+/// How long a handler that does not lead sleeps between two looks at the leader.
+const STAND_BY_US: u32 = 2000;
+
+/// How long the leader may serve one fault before another goes on reading.
+const HELD_UP_NS: u64 = 1_000_000;
 
 /// Between two looks for messages where a handler can't wait for them: a fault is served late, and
 /// an idle engine costs little.
@@ -53,8 +63,15 @@ impl Engine {
         let mut idle_rounds = 0u32;
         let mut gave_way = false;
         let mut oldest_ns = 0;
+        let mut followed = Followed::default();
         while !self.handlers_may_end() {
             rights::follow();
+            self.placement.let_go_idle(now_ns());
+            self.placement.follow(&mut followed);
+            if faults.is_empty() && self.placement.is_led_by_another(id) {
+                self.stand_by();
+                continue;
+            }
             let kept = faults.len();
             // With faults that wait for an event, also when there is none to read: one may wait for
             // that. And an event that waits may wait for none that comes.
@@ -75,6 +92,11 @@ impl Engine {
                 // The fault that was yielded to waits for no other clear of this batch, either.
                 if gave_way && !std::mem::replace(&mut fault.was_passed, true) {
                     return true;
+                }
+                self.placement.note_fault(id, fault.thread, now_ns());
+                self.placement.follow(&mut followed);
+                if self.placement.is_in_streak() {
+                    self.pay_ahead(fault.at, scratch);
                 }
                 match self.serve_or_keep(fault, scratch) {
                     Tried::Served => false,
@@ -101,10 +123,23 @@ impl Engine {
         }
     }
 
+    /// A handler that does not lead sleeps for a moment, and goes on if the leader is held up: by a
+    /// slow store, or because it is not running.
+    fn stand_by(&self) {
+        sleep_us(STAND_BY_US);
+        let Some(leader) = self.placement.leader() else { return };
+        let since_ns = self.serving_since_ns[leader].load(Ordering::Acquire);
+        if since_ns != 0 && ran_ns().saturating_sub(since_ns) > HELD_UP_NS {
+            self.placement.end_lead();
+        }
+    }
+
     /// Waits for messages. Where the kernel does not let this thread wait, it looks for them now
     /// and then.
     fn may_have_messages(&self) -> bool {
-        match self.space.wait(WAIT_MS) {
+        // Threads that are held are let go in time.
+        let wait_ms = if self.placement.is_in_streak() { STREAK_WAIT_MS } else { WAIT_MS };
+        match self.space.wait(wait_ms) {
             Wait::Ready => true,
             Wait::NotReady => false,
             Wait::Refused(_) => {
@@ -123,8 +158,8 @@ impl Engine {
             self.settle_events(&mut table, scratch);
         }
         let read = self.space.read(|message| {
-            if let Some((at, write)) = self.apply(&mut table, message, scratch) {
-                faults.push(Fault::new(at, write, now_ns()));
+            if let Some((at, write, thread)) = self.apply(&mut table, message, scratch) {
+                faults.push(Fault { thread, ..Fault::new(at, write, now_ns()) });
             }
         });
         if let Err(errno) = read {

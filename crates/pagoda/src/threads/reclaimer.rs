@@ -14,6 +14,7 @@ use crate::engine::Engine;
 use crate::error::{Errno, Immovable, StopReason};
 use crate::state::hand::Step;
 use crate::state::pending::GIVE_UP_NS;
+use crate::state::placement::Followed;
 use crate::stats::counters::Counter;
 use crate::store::{PutError, Scratch};
 
@@ -70,8 +71,10 @@ impl Engine {
         let mut pressure = Pressure::new(self.marks());
         let mut trouble = Trouble { is_library: count.is_none(), ..Trouble::default() };
         let mut rebuild_due_ns = 0;
+        let mut followed = Followed::default();
         while !self.is_quitting() {
             pagoda_linux::process::rights::follow();
+            self.placement.follow(&mut followed);
             self.look_at_count(count);
             if self.ledger.beyond_bytes() > 0 && ran_ns() - trouble.measured_ns > MEASURE_NS {
                 trouble.measured_ns = ran_ns();

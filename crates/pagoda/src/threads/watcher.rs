@@ -33,6 +33,7 @@ use crate::error::StopReason;
 use crate::state::asked::Held;
 use crate::state::pending::HANDLERS_MAX;
 use crate::state::pins::Pinner;
+use crate::state::placement::Followed;
 use crate::stats::counters::Counter;
 use crate::tree::ShareKeeper;
 
@@ -175,7 +176,9 @@ impl Engine {
     /// Watches until the engine ends.
     pub(crate) fn watch(&self, watcher: &mut Watcher) {
         self.pin_threads(watcher);
+        let mut followed = Followed::default();
         while !self.is_quitting() {
+            self.placement.follow(&mut followed);
             watcher.last_thread.end_with_program();
             if let Some(changed) = watcher.rights.look() {
                 rights::follow_program(changed);
