@@ -9,28 +9,28 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-use crate::refusal::Refusal;
+use crate::exit_error::ExitError;
 
 const FILE_NAME: &str = "pagoda-bench";
 
 /// Becomes `pagoda-bench` with the words after `bench`. Returns only if it can't.
-pub fn run() -> Result<ExitCode, Refusal> {
+pub fn run() -> Result<ExitCode, ExitError> {
     let executable = std::env::current_exe().map_err(|error| {
-        Refusal::own(format!(
+        ExitError::own(format!(
             "could not tell where pagoda is installed ({error}); start {FILE_NAME} by its path"
         ))
     })?;
     let directory = executable.parent().unwrap_or(Path::new("/"));
     if let Some(mut build) = build(directory, |name| std::env::var_os(name)) {
         let status =
-            build.status().map_err(|error| Refusal::own(format!("could not start cargo ({error})")))?;
+            build.status().map_err(|error| ExitError::own(format!("could not start cargo ({error})")))?;
         if !status.success() {
-            return Err(Refusal::own("cargo could not build the benches; its errors are above"));
+            return Err(ExitError::own("cargo could not build the benches; its errors are above"));
         }
     }
     let program = directory.join(FILE_NAME);
     let error = Command::new(&program).args(std::env::args_os().skip(2)).exec();
-    Err(Refusal::own(format!(
+    Err(ExitError::own(format!(
         "could not start {} ({error}); install it beside pagoda: `cargo build --release` makes both",
         program.display()
     )))

@@ -3,20 +3,13 @@
 
 mod bench;
 mod doctor;
-mod elf;
+mod exit_error;
 mod latency;
 mod manual;
 mod migrate;
 mod output_file;
-mod place;
-mod preload;
 mod program;
-mod refusal;
 mod run;
-mod sample;
-mod stats;
-mod supervise;
-mod table;
 mod top;
 mod trace;
 
@@ -27,7 +20,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
-use refusal::Refusal;
+use exit_error::ExitError;
 
 /// Programs within a memory budget, by userspace virtual memory.
 #[derive(Parser)]
@@ -67,7 +60,7 @@ fn main() -> ExitCode {
         Err(error) => return usage(error),
     };
     // The alternate form has the causes in the same line.
-    let own = |error: anyhow::Error| Refusal::own(format_args!("{error:#}"));
+    let own = |error: anyhow::Error| ExitError::own(format_args!("{error:#}"));
     let outcome = match arguments.command {
         Subcommands::Run(args) => run::run(&args),
         Subcommands::Doctor(args) => doctor::run(&args).map_err(own),
@@ -79,9 +72,9 @@ fn main() -> ExitCode {
         Subcommands::Completions(args) => Ok(manual::completions(&args)),
         Subcommands::Man(args) => manual::man(&args),
     };
-    outcome.unwrap_or_else(|refusal| {
-        say(&refusal);
-        refusal.exit_code()
+    outcome.unwrap_or_else(|error| {
+        say(&error);
+        error.exit_code()
     })
 }
 
@@ -97,7 +90,7 @@ fn usage(error: clap::Error) -> ExitCode {
         }
         DisplayHelpOnMissingArgumentOrSubcommand => {
             let _ = error.print();
-            Refusal::own("").exit_code()
+            ExitError::own("").exit_code()
         }
         _ => {
             let text = error.render().to_string();
@@ -107,7 +100,7 @@ fn usage(error: clap::Error) -> ExitCode {
             let command = std::env::args_os().nth(1).filter(known);
             let command = command.as_deref().and_then(std::ffi::OsStr::to_str).unwrap_or("run");
             say(format_args!("{}; see `pagoda {command} --help`", words.join(" ")));
-            Refusal::own("").exit_code()
+            ExitError::own("").exit_code()
         }
     }
 }

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
-use crate::refusal::Refusal;
+use crate::exit_error::ExitError;
 
 /// Print what a shell needs to complete our commands and options.
 ///
@@ -43,12 +43,12 @@ pub fn completions(args: &CompletionsArgs) -> ExitCode {
 }
 
 /// Writes the manual pages.
-pub fn man(args: &ManArgs) -> Result<ExitCode, Refusal> {
+pub fn man(args: &ManArgs) -> Result<ExitCode, ExitError> {
     fs::create_dir_all(&args.directory)
         .and_then(|()| clap_mangen::generate_to(crate::Arguments::command(), &args.directory))
         .map_err(|error| {
             let shown = args.directory.display();
-            Refusal::own(format!("{shown} can't be written ({error}); name another directory"))
+            ExitError::own(format!("{shown} can't be written ({error}); name another directory"))
         })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -8,7 +8,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use crate::refusal::Refusal;
+use crate::exit_error::ExitError;
 
 /// The file.
 pub struct OutputFile {
@@ -18,11 +18,11 @@ pub struct OutputFile {
 
 impl OutputFile {
     /// Opens the file that `option` names; its content stays until there is something to write.
-    pub fn open(path: &Path, option: &str) -> Result<Self, Refusal> {
+    pub fn open(path: &Path, option: &str) -> Result<Self, ExitError> {
         // A pipe or a terminal can't be cut, and a regular file is cut when it is written.
         let file =
             OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(|error| {
-                Refusal::own(format!(
+                ExitError::own(format!(
                     "{} can't be written ({error}); give another file: {option} FILE",
                     path.display()
                 ))

@@ -22,7 +22,7 @@ use pagoda_migrate::{Counts, Credentials, Error, Progress, Token};
 use rustix::process::Signal;
 use signal_hook::flag::{register, register_conditional_shutdown, register_usize};
 
-use crate::refusal::Refusal;
+use crate::exit_error::ExitError;
 
 /// A token file is a line of text; a longer file is another one.
 const TOKEN_FILE_MOST: u64 = 64 << 10;
@@ -59,10 +59,10 @@ struct Trust {
 }
 
 impl Trust {
-    fn token(&self) -> Result<Option<Token>, Refusal> {
+    fn token(&self) -> Result<Option<Token>, ExitError> {
         let Some(path) = &self.token_file else { return Ok(None) };
         let refusal = |what: &dyn fmt::Display| {
-            Refusal::own(format_args!("could not take the token in {}: {what}", path.display()))
+            ExitError::own(format_args!("could not take the token in {}: {what}", path.display()))
         };
         let mut bytes = Vec::new();
         let read =
@@ -89,10 +89,10 @@ fn seconds(seconds: u32) -> Duration {
 struct Cancel(Arc<AtomicBool>, Arc<AtomicUsize>);
 
 impl Cancel {
-    fn on_signals() -> Result<Self, Refusal> {
+    fn on_signals() -> Result<Self, ExitError> {
         let cancel = Self(Arc::new(AtomicBool::new(false)), Arc::default());
         let failed =
-            |error| Refusal::own(format_args!("could not watch for signals ({error}); please report this"));
+            |error| ExitError::own(format_args!("could not watch for signals ({error}); please report this"));
         for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
             let number = signal.as_raw();
             // A second one ends it at once, in any wait: nothing half done has a name.
@@ -108,14 +108,18 @@ impl Cancel {
     }
 
     /// The exit status: as the shell reports a program that a signal has ended.
-    fn outcome(&self, tried: &dyn fmt::Display, result: Result<String, Error>) -> Result<ExitCode, Refusal> {
+    fn outcome(
+        &self,
+        tried: &dyn fmt::Display,
+        result: Result<String, Error>,
+    ) -> Result<ExitCode, ExitError> {
         match result {
             Ok(done) => {
                 crate::say(done);
                 Ok(ExitCode::SUCCESS)
             }
             Err(error) => {
-                let refusal = Refusal::own(format_args!("could not {tried}: {error}"));
+                let refusal = ExitError::own(format_args!("could not {tried}: {error}"));
                 match self.1.load(Ordering::Relaxed) {
                     0 => Err(refusal),
                     signal => {

@@ -12,7 +12,7 @@ use pagoda_migrate::{
 };
 
 use super::{Bar, Cancel, Common, RECEIVING, seconds, shown, told};
-use crate::refusal::Refusal;
+use crate::exit_error::ExitError;
 
 /// Receive one memory image from a `pagoda send`.
 ///
@@ -43,10 +43,10 @@ pub struct RecvArgs {
 }
 
 /// Receives it.
-pub fn run(args: &RecvArgs) -> Result<ExitCode, Refusal> {
+pub fn run(args: &RecvArgs) -> Result<ExitCode, ExitError> {
     let output = shown(&args.output);
     let tried = format!("receive {output} on {}", args.listen);
-    let refused = |error: Error| Refusal::own(format_args!("could not {tried}: {error}"));
+    let refused = |error: Error| ExitError::own(format_args!("could not {tried}: {error}"));
     let options = ReceiveOptions {
         token: args.common.trust.token()?,
         tls: args.common.trust.credentials().map(ServerTls::new).transpose().map_err(refused)?,
@@ -56,12 +56,12 @@ pub fn run(args: &RecvArgs) -> Result<ExitCode, Refusal> {
         stall: seconds(args.common.timeout),
     };
     if !args.listen.is_local() && options.token.is_none() && options.tls.is_none() {
-        return Err(Refusal::own(format_args!(
+        return Err(ExitError::own(format_args!(
             "could not {tried}: anyone could send to it; give --token-file, or --cert, --key and --ca, or listen on 127.0.0.1"
         )));
     }
     let mut destination = ImageDestination::new(args.output.clone()).map_err(|error| {
-        Refusal::own(if error.kind() == ErrorKind::AlreadyExists {
+        ExitError::own(if error.kind() == ErrorKind::AlreadyExists {
             format!("could not {tried}: {output} is there already; remove it, or choose another name")
         } else {
             format!("could not {tried}: no file can be made there ({error}); check the directory")

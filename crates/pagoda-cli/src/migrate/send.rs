@@ -10,7 +10,7 @@ use pagoda_core::size::Bytes;
 use pagoda_migrate::{ClientTls, Endpoint, Error, ImageSource, SendOptions, send};
 
 use super::{Bar, Cancel, Common, SENDING, seconds, shown, told};
-use crate::refusal::Refusal;
+use crate::exit_error::ExitError;
 
 /// Send a memory image, or any file, to a `pagoda recv`.
 ///
@@ -41,10 +41,10 @@ pub struct SendArgs {
 }
 
 /// Sends it.
-pub fn run(args: &SendArgs) -> Result<ExitCode, Refusal> {
+pub fn run(args: &SendArgs) -> Result<ExitCode, ExitError> {
     let image = shown(&args.image);
     let tried = format!("send {image} to {}", args.to);
-    let refused = |error: Error| Refusal::own(format_args!("could not {tried}: {error}"));
+    let refused = |error: Error| ExitError::own(format_args!("could not {tried}: {error}"));
     let options = SendOptions {
         channels: args.channels,
         codec: args.codec,
@@ -60,7 +60,7 @@ pub fn run(args: &SendArgs) -> Result<ExitCode, Refusal> {
         } else {
             "name a regular file that this user can read"
         };
-        Refusal::own(format_args!("could not open {image} ({error}); {mend}"))
+        ExitError::own(format_args!("could not open {image} ({error}); {mend}"))
     })?;
     let cancel = Cancel::on_signals()?;
     let (bar, started) = (Bar::new(SENDING, args.common.quiet), Instant::now());

@@ -16,7 +16,7 @@ use pagoda_core::size::{Bytes, SizeError};
 use pagoda_linux::procfs::memcg::{Memcg, MemoryLimit};
 use serde::Serialize;
 
-use crate::refusal::Refusal;
+use crate::exit_error::ExitError;
 
 /// A size as `--memory` takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,23 +65,23 @@ impl Group {
     }
 
     /// The budget that was asked for, in one piece or in zones.
-    pub fn asked(&self, memory: Option<Size>, zones: &[ZoneConfig]) -> Result<Bytes, Refusal> {
+    pub fn asked(&self, memory: Option<Size>, zones: &[ZoneConfig]) -> Result<Bytes, ExitError> {
         let sum = zones.iter().try_fold(0u64, |sum, zone| sum.checked_add(zone.bytes.get()));
         let sum =
-            Bytes::new(sum.ok_or_else(|| Refusal::own("--zone: all together are too large; give less"))?);
+            Bytes::new(sum.ok_or_else(|| ExitError::own("--zone: all together are too large; give less"))?);
         let budget = match memory {
             Some(Size::Bytes(bytes)) => bytes,
             Some(Size::Percent(percent)) => self.part(percent),
             None => sum,
         };
         if !zones.is_empty() && budget != sum {
-            return Err(Refusal::own(format!(
+            return Err(ExitError::own(format!(
                 "--memory {budget}: the zones are {sum} together; leave --memory out, or make them the same"
             )));
         }
         if budget < MINIMUM_BUDGET {
             let option = if memory.is_some() { "--memory" } else { "--zone" };
-            return Err(Refusal::own(format!("{option} {budget}: {}", StartError::BudgetBelowMinimum)));
+            return Err(ExitError::own(format!("{option} {budget}: {}", StartError::BudgetBelowMinimum)));
         }
         Ok(budget)
     }
@@ -94,7 +94,7 @@ impl Group {
     }
 
     /// As much of `asked` as the limit leaves, with a line to say if that is less.
-    pub fn fitting(&self, asked: Bytes, zones: &[ZoneConfig]) -> Result<(Bytes, Option<String>), Refusal> {
+    pub fn fitting(&self, asked: Bytes, zones: &[ZoneConfig]) -> Result<(Bytes, Option<String>), ExitError> {
         let Some(limit) = &self.limit else { return Ok((asked, None)) };
         let most = largest_budget(limit.limit, limit.used);
         if asked <= most {
@@ -102,12 +102,12 @@ impl Group {
         }
         let told = Told(limit);
         if most < MINIMUM_BUDGET {
-            return Err(Refusal::own(format!(
+            return Err(ExitError::own(format!(
                 "{told}: that leaves less than the least budget, {MINIMUM_BUDGET}; raise the limit"
             )));
         }
         if !zones.is_empty() {
-            return Err(Refusal::own(format!(
+            return Err(ExitError::own(format!(
                 "--zone: the zones are {asked} together, and {told}; make them {most} at most, or raise the limit"
             )));
         }

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use pagoda::config::PASSWORD_BYTES_MAX;
 
-use crate::refusal::Refusal;
+use crate::exit_error::ExitError;
 
 /// The longest password that is taken: one of Redis as `ACL GENPASS` makes it has 64 bytes.
 const BYTES_MAX: usize = PASSWORD_BYTES_MAX;
@@ -19,9 +19,9 @@ const BYTES_MAX: usize = PASSWORD_BYTES_MAX;
 ///
 /// # Errors
 /// The file can't be read, or its first line is empty, too long or not UTF-8.
-pub fn first_line(path: &Path) -> Result<String, Refusal> {
+pub fn first_line(path: &Path) -> Result<String, ExitError> {
     let refusal = |why: &dyn std::fmt::Display| {
-        Refusal::own(format!(
+        ExitError::own(format!(
             "{}: {why}; put the password into its first line: --remote-password-file FILE",
             path.display()
         ))

@@ -6,8 +6,8 @@
 use pagoda::error::{Errno, Failure, StartError, StopReason};
 use pagoda::stats::counters::{Snapshot, Status};
 
-use crate::refusal::OWN_ERROR;
-use crate::supervise::Ended;
+use crate::exit_error::OWN_ERROR;
+use crate::run::supervise::Ended;
 
 /// The meaning of an ended program's counters.
 #[derive(Debug, PartialEq, Eq)]
@@ -107,7 +107,7 @@ mod tests {
     use pagoda::error::Immovable;
 
     use super::*;
-    use crate::supervise::End;
+    use crate::run::supervise::End;
 
     fn judged(end: End, status: Status, error_code: u64, best_effort: bool) -> Verdict {
         let counters = Snapshot { status: status as u64, error_code, ..Snapshot::default() };

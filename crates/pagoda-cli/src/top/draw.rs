@@ -13,9 +13,9 @@ use ratatui::text::{Line as TextLine, Span, Text};
 use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Table, TableState};
 
 use super::columns::{COLUMNS, Column, fitting};
+use super::describe;
 use super::rows::{Group, Row};
 use super::state::{Line, State};
-use super::words;
 
 /// Lines below the table, without those of zones.
 const DETAIL_LINES: u16 = 9;
@@ -131,14 +131,14 @@ fn draw_table(frame: &mut Frame, area: Rect, lines: &[Line], selected: usize, st
 fn in_words(line: &Line) -> Vec<TextLine<'static>> {
     let row = line.row;
     if let Some(region) = &row.region {
-        let whose = format!("{}: {}", row.pid, words::region(region));
-        let (held, base) = (words::region_held(region), words::region_base(region));
-        let moved = region.migration.as_ref().map(words::migration).unwrap_or_default();
+        let whose = format!("{}: {}", row.pid, describe::region(region));
+        let (held, base) = (describe::region_held(region), describe::region_base(region));
+        let moved = region.migration.as_ref().map(describe::migration).unwrap_or_default();
         return [String::new(), whose, held, base].into_iter().chain(moved).map(TextLine::from).collect();
     }
     let bytes = |count: u64| Bytes::new(count).to_string();
     let (whose, claimed) = if line.is_tree {
-        ("budget", format!(", claimed {}{}", bytes(line.group.claimed_bytes), words::regions(line.group)))
+        ("budget", format!(", claimed {}{}", bytes(line.group.claimed_bytes), describe::regions(line.group)))
     } else {
         ("share", String::new())
     };
@@ -169,8 +169,8 @@ fn in_words(line: &Line) -> Vec<TextLine<'static>> {
         bytes(row.stored_bytes),
         bytes(row.release_queued_bytes),
     );
-    let lines = [String::new(), held, resident, stored, words::free(row)].into_iter();
-    lines.chain(rates(row)).chain(words::zones(row)).map(TextLine::from).collect()
+    let lines = [String::new(), held, resident, stored, describe::free(row)].into_iter();
+    lines.chain(rates(row)).chain(describe::zones(row)).map(TextLine::from).collect()
 }
 
 fn rates(row: &Row) -> Vec<String> {

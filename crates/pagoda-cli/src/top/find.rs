@@ -119,7 +119,7 @@ mod tests {
     use pagoda_core::size::Bytes;
 
     use super::*;
-    use crate::place::TreeFile;
+    use crate::run::paths::TreeFile;
 
     #[test]
     fn trees_with_members_are_found_and_others_told_or_passed_over() {

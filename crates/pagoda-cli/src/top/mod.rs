@@ -5,13 +5,13 @@
 //! process for anything.
 
 mod columns;
+mod describe;
 mod draw;
 mod find;
 mod plain;
 mod rows;
 mod screen;
 mod state;
-mod words;
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::refusal::Refusal;
+use crate::exit_error::ExitError;
 use find::{Finder, Look};
 use rows::{Group, groups};
 use screen::Ended;
@@ -72,7 +72,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 /// Runs it. Exit status 125 if the named process is not managed, 128 + n after a signal.
-pub fn run(args: &TopArgs) -> Result<ExitCode, Refusal> {
+pub fn run(args: &TopArgs) -> Result<ExitCode, ExitError> {
     let finder = Finder::new(std::env::var_os("XDG_RUNTIME_DIR"), args.pid);
     if let Some(pid) = args.pid {
         let look = finder.look();
@@ -85,10 +85,10 @@ pub fn run(args: &TopArgs) -> Result<ExitCode, Refusal> {
         return print(args, &before, &now);
     }
     if !std::io::stdout().is_terminal() {
-        return Err(Refusal::own("standard output is no terminal; add --once or --json"));
+        return Err(ExitError::own("standard output is no terminal; add --once or --json"));
     }
     let ended = screen::show(&finder, args.interval).map_err(|error| {
-        Refusal::own(format!("the terminal can't be used ({error}); add --once or --json"))
+        ExitError::own(format!("the terminal can't be used ({error}); add --once or --json"))
     })?;
     Ok(match ended {
         Ended::Quit => ExitCode::SUCCESS,
@@ -96,21 +96,21 @@ pub fn run(args: &TopArgs) -> Result<ExitCode, Refusal> {
     })
 }
 
-fn nobody(pid: u32, look: &Look) -> Refusal {
+fn nobody(pid: u32, look: &Look) -> ExitError {
     let refused = look.rejected.iter().map(|why| format!("; {why}")).collect::<String>();
-    Refusal::own(format!(
+    ExitError::own(format!(
         "no process {pid} runs under `pagoda run` of this user, or publishes{refused}; `pagoda top --once` lists those \
          that do"
     ))
 }
 
-fn print(args: &TopArgs, before: &Look, now: &Look) -> Result<ExitCode, Refusal> {
+fn print(args: &TopArgs, before: &Look, now: &Look) -> Result<ExitCode, ExitError> {
     let trees = groups(Some(before), now);
     let text = if args.json {
         let seconds = now.at.duration_since(before.at).as_secs_f64();
         let version = env!("CARGO_PKG_VERSION");
         let report = Report { version, interval_s: seconds, trees: &trees, rejected: &now.rejected };
-        serde_json::to_string(&report).map_err(Refusal::own)? + "\n"
+        serde_json::to_string(&report).map_err(ExitError::own)? + "\n"
     } else {
         for why in &now.rejected {
             crate::say(why);

@@ -7,8 +7,8 @@ use std::fmt::Write;
 use pagoda_core::size::Bytes;
 
 use super::columns::COLUMNS;
+use super::describe;
 use super::rows::{Group, Row};
-use super::words;
 
 /// A heading, each tree and its members, indented; one line each. Then the words of each that has
 /// some.
@@ -37,18 +37,22 @@ fn in_words(group: &Group) -> Vec<String> {
         // Without an engine there is nothing to tell.
         if row.free_high_bytes > 0 {
             let queued = Bytes::new(row.release_queued_bytes);
-            lines.push(format!("{whose}: {}; to release {queued}", words::free(row)));
+            lines.push(format!("{whose}: {}; to release {queued}", describe::free(row)));
         }
-        lines.extend(words::zones(row).map(|zone| format!("{whose}: {zone}")));
+        lines.extend(describe::zones(row).map(|zone| format!("{whose}: {zone}")));
     }
     if group.regions_count > 0 {
         let (pid, name) = (group.tree.pid, &group.tree.name);
-        lines.push(format!("{pid} {name} (library){}", words::regions(group).replacen(',', ":", 1)));
+        lines.push(format!("{pid} {name} (library){}", describe::regions(group).replacen(',', ":", 1)));
     }
     for region in group.regions.iter().filter_map(|row| row.region) {
-        let whose = format!("{} {}", group.tree.pid, words::region(&region));
-        lines.push(format!("{whose}: {}, {}", words::region_held(&region), words::region_base(&region)));
-        let moved = region.migration.as_ref().map(words::migration).unwrap_or_default();
+        let whose = format!("{} {}", group.tree.pid, describe::region(&region));
+        lines.push(format!(
+            "{whose}: {}, {}",
+            describe::region_held(&region),
+            describe::region_base(&region)
+        ));
+        let moved = region.migration.as_ref().map(describe::migration).unwrap_or_default();
         lines.extend(moved.into_iter().map(|line| format!("{whose}: {line}")));
     }
     lines

@@ -12,7 +12,7 @@ use pagoda::stats::fault_kind::FaultKind;
 use pagoda::stats::trace::{EVENTS_MAX, Event, What};
 use serde::{Deserialize, Serialize};
 
-use crate::refusal::Refusal;
+use crate::exit_error::ExitError;
 
 /// The version of the format.
 const FORMAT: u32 = 1;
@@ -164,15 +164,15 @@ pub fn write(out: &mut dyn Write, header: &Header, events: impl Iterator<Item = 
 }
 
 /// Reads one. An error says which line is wrong, and what to do.
-pub fn read(path: &Path) -> Result<Trace, Refusal> {
+pub fn read(path: &Path) -> Result<Trace, ExitError> {
     let shown = path.display();
-    let unreadable = |error: io::Error| Refusal::own(format!("{shown} can't be read ({error})"));
+    let unreadable = |error: io::Error| ExitError::own(format!("{shown} can't be read ({error})"));
     let mut reader = BufReader::new(File::open(path).map_err(unreadable)?);
     let foreign = |at: usize, why: String| {
-        Refusal::own(format!("{shown}, line {at}: {why}; give a file that `pagoda run --trace` wrote"))
+        ExitError::own(format!("{shown}, line {at}: {why}; give a file that `pagoda run --trace` wrote"))
     };
     let mut text = String::new();
-    let mut next = |at: usize| -> Result<Option<String>, Refusal> {
+    let mut next = |at: usize| -> Result<Option<String>, ExitError> {
         text.clear();
         let read = reader.by_ref().take(LINE_BYTES_MAX).read_line(&mut text);
         match read {

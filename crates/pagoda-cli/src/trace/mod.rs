@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 use pagoda_bench::{document, escaped};
 
-use crate::refusal::Refusal;
+use crate::exit_error::ExitError;
 use file::Trace;
 use heat::Heat;
 use summary::Summary;
@@ -36,14 +36,14 @@ pub struct TraceArgs {
 }
 
 /// Runs it. Exit status 125 if the file is no trace, or the page can't be written.
-pub fn run(args: &TraceArgs) -> Result<ExitCode, Refusal> {
+pub fn run(args: &TraceArgs) -> Result<ExitCode, ExitError> {
     let trace = file::read(&args.file)?;
     let summary = Summary::of(&trace);
     if let Some(path) = &args.html {
         write_page(path, &page(&trace, &summary))?;
     }
     let text = if args.json {
-        serde_json::to_string(&summary).map_err(Refusal::own)? + "\n"
+        serde_json::to_string(&summary).map_err(ExitError::own)? + "\n"
     } else {
         summary.table()
     };
@@ -52,9 +52,12 @@ pub fn run(args: &TraceArgs) -> Result<ExitCode, Refusal> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn write_page(path: &Path, page: &str) -> Result<(), Refusal> {
+fn write_page(path: &Path, page: &str) -> Result<(), ExitError> {
     std::fs::write(path, page).map_err(|error| {
-        Refusal::own(format!("{} can't be written ({error}); give another file: --html FILE", path.display()))
+        ExitError::own(format!(
+            "{} can't be written ({error}); give another file: --html FILE",
+            path.display()
+        ))
     })
 }
 

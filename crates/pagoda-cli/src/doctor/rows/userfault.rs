@@ -6,6 +6,13 @@ use super::{Row, State, row};
 
 /// Its rows, the ways to open it first.
 pub fn rows(found: &Userfault) -> Vec<Row> {
+    let mut rows = ways(found);
+    rows.extend(parts(found));
+    rows
+}
+
+/// The ways to open one.
+fn ways(found: &Userfault) -> Vec<Row> {
     // One way that serves every fault is enough: a second one that is closed is no lack.
     let full = found.device.is_ok() || found.system_call.is_ok();
     let way = |names, way: Result<(), Refusal>, open, closed| {
@@ -17,6 +24,21 @@ pub fn rows(found: &Userfault) -> Vec<Row> {
         let text = way.map_or_else(|refusal| refusal.to_string(), |()| "can be opened".to_owned());
         row(names, state, text, [open, if full { "none: another way is open" } else { closed }])
     };
+    let [open, closed] = ["whole programs can be managed", "no whole program can be managed this way"];
+    vec![
+        way(("userfaultfd.device", "/dev/userfaultfd"), found.device, open, closed),
+        way(("userfaultfd.syscall", "userfaultfd system call"), found.system_call, open, closed),
+        way(
+            ("userfaultfd.user_mode_only", "userfaultfd, user mode only"),
+            found.user_mode_only,
+            "a library can manage buffers of its own",
+            "not even buffers of a library's own can be managed",
+        ),
+    ]
+}
+
+/// Its features, of which the ways to open it offer the same.
+fn parts(found: &Userfault) -> Vec<Row> {
     let features = found.features.unwrap_or_default();
     let names = |wanted: &[Feature], has: bool| {
         let names: Vec<_> =
@@ -47,24 +69,6 @@ pub fn rows(found: &Userfault) -> Vec<Row> {
     };
     let (others, others_text) = all_of(&[Feature::ExactAddress, Feature::Poison]);
     vec![
-        way(
-            ("userfaultfd.device", "/dev/userfaultfd"),
-            found.device,
-            "whole programs can be managed",
-            "no whole program can be managed this way",
-        ),
-        way(
-            ("userfaultfd.syscall", "userfaultfd system call"),
-            found.system_call,
-            "whole programs can be managed",
-            "no whole program can be managed this way",
-        ),
-        way(
-            ("userfaultfd.user_mode_only", "userfaultfd, user mode only"),
-            found.user_mode_only,
-            "a library can manage buffers of its own",
-            "not even buffers of a library's own can be managed",
-        ),
         row(
             ("userfaultfd.move", "UFFDIO_MOVE"),
             moved,

@@ -16,12 +16,12 @@ pub const NOT_FOUND: u8 = 127;
 
 /// Why the command ends without a program's exit status.
 #[derive(Debug)]
-pub struct Refusal {
+pub struct ExitError {
     status: u8,
     message: String,
 }
 
-impl Refusal {
+impl ExitError {
     /// Pagoda's own error.
     pub fn own(message: impl fmt::Display) -> Self {
         Self { status: OWN_ERROR, message: message.to_string() }
@@ -40,7 +40,7 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for ExitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }

@@ -1,9 +1,10 @@
 //! `pagoda doctor`: the features of this machine, their consequences, and how to mend missing ones.
 //!
-//! The probe finds out, `rows` has the consequences, `mend` the remedies; this file only prints. It
-//! must never change the machine, and never say that something works which was not tried.
+//! The probe finds out, `rows` has the consequences, `remedies` the steps that mend them; this file
+//! only prints. It must never change the machine, and never say that something works which was not
+//! tried.
 
-mod mend;
+mod remedies;
 mod rows;
 
 use std::io::{self, Write};
@@ -13,8 +14,8 @@ use comfy_table::{ContentArrangement, Table, presets};
 use pagoda_linux::probe::{self, Report};
 use serde::Serialize;
 
-use mend::Mend;
-pub use mend::in_one_line;
+use remedies::Mend;
+pub use remedies::in_one_line;
 use rows::Row;
 
 /// Says what this machine allows and how to mend missing features.
@@ -43,7 +44,7 @@ struct Findings {
 impl Findings {
     fn new(report: &Report) -> Self {
         let rows = rows::rows(report);
-        let mends = mend::mends(report, &rows);
+        let mends = remedies::mends(report, &rows);
         Self {
             works: report.run.is_ok(),
             reason: report.run.err().map(|missing| missing.to_string()),
@@ -105,5 +106,4 @@ fn print(out: &mut impl Write, findings: &Findings) -> io::Result<()> {
 }
 
 #[cfg(test)]
-#[path = "doctor_test.rs"]
 mod tests;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::StatVfsMountFlags;
 
-use crate::refusal::Refusal;
+use crate::exit_error::ExitError;
 
 /// The path of the library, for users that keep it elsewhere.
 pub const ENV: &str = "PAGODA_PRELOAD";
@@ -18,7 +18,7 @@ const FILE_NAME: &str = "libpagoda_preload.so";
 
 /// Looks where `PAGODA_PRELOAD` says, or beside this executable, in `../lib` and in
 /// `../lib/pagoda`.
-pub fn find(named: Option<&OsStr>) -> Result<PathBuf, Refusal> {
+pub fn find(named: Option<&OsStr>) -> Result<PathBuf, ExitError> {
     let candidates = match named {
         Some(path) => vec![PathBuf::from(path)],
         None => beside_executable()?,
@@ -26,14 +26,14 @@ pub fn find(named: Option<&OsStr>) -> Result<PathBuf, Refusal> {
     let found = candidates.iter().find_map(|path| path.canonicalize().ok().filter(|path| path.is_file()));
     let Some(path) = found else {
         let looked: Vec<_> = candidates.iter().map(|path| path.display().to_string()).collect();
-        return Err(Refusal::own(format!(
+        return Err(ExitError::own(format!(
             "the preload library was not found; looked for {}; install it beside pagoda or name it in {ENV}",
             looked.join(", ")
         )));
     };
     // The loader takes these for the end of a name, and has no way to write them.
     if path.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':' | b'$')) {
-        return Err(Refusal::own(format!(
+        return Err(ExitError::own(format!(
             "{} can't be preloaded: the loader takes no path with a space, a colon or a dollar sign; move it",
             path.display()
         )));
@@ -42,7 +42,7 @@ pub fn find(named: Option<&OsStr>) -> Result<PathBuf, Refusal> {
     let is_noexec =
         rustix::fs::statvfs(&path).is_ok_and(|mount| mount.f_flag.contains(StatVfsMountFlags::NOEXEC));
     if is_noexec {
-        return Err(Refusal::own(format!(
+        return Err(ExitError::own(format!(
             "{} can't be preloaded: it lies on a file system that is mounted noexec; copy it to another one and name it in \
              {ENV}, or mount that one exec",
             path.display()
@@ -51,9 +51,11 @@ pub fn find(named: Option<&OsStr>) -> Result<PathBuf, Refusal> {
     Ok(path)
 }
 
-fn beside_executable() -> Result<Vec<PathBuf>, Refusal> {
+fn beside_executable() -> Result<Vec<PathBuf>, ExitError> {
     let executable = std::env::current_exe().map_err(|error| {
-        Refusal::own(format!("could not tell where pagoda is installed ({error}); name the library in {ENV}"))
+        ExitError::own(format!(
+            "could not tell where pagoda is installed ({error}); name the library in {ENV}"
+        ))
     })?;
     let directory = executable.parent().unwrap_or(Path::new("/"));
     let up = directory.parent().unwrap_or(Path::new("/"));

@@ -4,6 +4,9 @@
 //! library without a word, and the program would run without a budget. This module must never run
 //! anything.
 
+mod elf;
+pub mod preload;
+
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{self, File};
@@ -14,8 +17,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, AtFlags, CWD, accessat, getxattr};
 
-use crate::elf::{self, Kind};
-use crate::refusal::Refusal;
+use crate::exit_error::ExitError;
+use elf::Kind;
 
 /// The search path of execvp when there is no `PATH`.
 const DEFAULT_SEARCH: &str = "/bin:/usr/bin";
@@ -68,20 +71,20 @@ impl fmt::Display for Unmanageable {
 }
 
 /// The file that execvp would run for `name`.
-pub fn find(name: &OsStr, search: Option<&OsStr>) -> Result<PathBuf, Refusal> {
+pub fn find(name: &OsStr, search: Option<&OsStr>) -> Result<PathBuf, ExitError> {
     let shown = name.display();
     if name.is_empty() {
-        return Err(Refusal::not_found("the program's name is empty; name one after `--`"));
+        return Err(ExitError::not_found("the program's name is empty; name one after `--`"));
     }
     if name.as_bytes().contains(&b'/') {
         let path = PathBuf::from(name);
         return match executable(&path) {
             Ok(()) => Ok(path),
             Err(error) if is_absent(&error) => {
-                Err(Refusal::not_found(format!("{shown} was not found ({error}); check its path")))
+                Err(ExitError::not_found(format!("{shown} was not found ({error}); check its path")))
             }
             Err(error) => {
-                Err(Refusal::not_executable(format!("{shown} can't be executed ({error}); check its mode")))
+                Err(ExitError::not_executable(format!("{shown} can't be executed ({error}); check its mode")))
             }
         };
     }
@@ -100,11 +103,11 @@ pub fn find(name: &OsStr, search: Option<&OsStr>) -> Result<PathBuf, Refusal> {
         }
     }
     Err(match denied {
-        Some(path) => Refusal::not_executable(format!(
+        Some(path) => ExitError::not_executable(format!(
             "{} can't be executed, and PATH has no other {shown}; check its mode",
             path.display()
         )),
-        None => Refusal::not_found(format!("{shown} was not found on PATH; give its path, or install it")),
+        None => ExitError::not_found(format!("{shown} was not found on PATH; give its path, or install it")),
     })
 }
 

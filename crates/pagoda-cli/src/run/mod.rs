@@ -6,6 +6,11 @@
 
 pub mod budget;
 mod password;
+pub mod paths;
+mod peak_sampler;
+mod stats;
+mod supervise;
+mod table;
 mod verdict;
 
 use std::ffi::OsString;
@@ -25,16 +30,16 @@ use pagoda_linux::process::child::{self, Inherited};
 use rustix::process::{Resource, getrlimit};
 
 use crate::doctor;
+use crate::exit_error::ExitError;
 use crate::output_file::OutputFile;
-use crate::place::{self, TreeFile};
-use crate::refusal::Refusal;
-use crate::sample::{Peaks, Sampler};
-use crate::stats::{Process, Stats};
-use crate::supervise::{self, Ended, Failed};
-use crate::table::{self, Summary};
+use crate::program::{self, preload};
 use crate::trace::file::{self as trace_file, Header};
-use crate::{preload, program};
 use budget::{Group, Size};
+use paths::TreeFile;
+use peak_sampler::{Peaks, Sampler};
+use stats::{Process, Stats};
+use supervise::{Ended, Failed};
+use table::Summary;
 use verdict::{failed_below, not_enforced, verdict, was_silent};
 
 /// Run a program within a memory budget.
@@ -121,17 +126,17 @@ struct Managed {
 }
 
 /// Runs it, and returns the exit status for this process.
-pub fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
+pub fn run(args: &RunArgs) -> Result<ExitCode, ExitError> {
     // As long as a signal still ends this process: the password's file may be a pipe without a
     // writer.
     let remote = remote(args)?;
     // Before there is a file to remove: from here on no signal ends this process.
     let inherited = child::block_signals()
-        .map_err(|error| Refusal::own(format!("could not block signals ({error}); please report this")))?;
+        .map_err(|error| ExitError::own(format!("could not block signals ({error}); please report this")))?;
     let group = Group::look();
     let asked = group.asked(args.memory, &args.zone)?;
     let Some(name) = args.command.first() else {
-        return Err(Refusal::own("no program was named; name one after `--`"));
+        return Err(ExitError::own("no program was named; name one after `--`"));
     };
     let path = program::find(name, std::env::var_os("PATH").as_deref())?;
     let open = |path: &Option<PathBuf>, option| {
@@ -147,39 +152,41 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
 }
 
 /// The remote store, with its password.
-fn remote(args: &RunArgs) -> Result<Option<RemoteAddress>, Refusal> {
+fn remote(args: &RunArgs) -> Result<Option<RemoteAddress>, ExitError> {
     let mut remote = args.remote_store.clone();
     if let (Some(address), Some(file)) = (&mut remote, &args.remote_password_file) {
         if address.password.is_some() {
-            return Err(Refusal::own("--remote-store has a password; leave it to --remote-password-file"));
+            return Err(ExitError::own("--remote-store has a password; leave it to --remote-password-file"));
         }
         address.password = Some(password::first_line(file)?);
     }
     let password = remote.as_ref().and_then(|address| address.password.as_ref());
     if password.is_some_and(|password| password.len() > config::PASSWORD_BYTES_MAX) {
-        return Err(Refusal::own("--remote-store: its password is too long; give one of 1024 bytes at most"));
+        return Err(ExitError::own(
+            "--remote-store: its password is too long; give one of 1024 bytes at most",
+        ));
     }
     Ok(remote)
 }
 
 /// Checks all that the engine needs, cheapest first.
-fn prepare(args: &RunArgs, run: &Run, remote: Option<RemoteAddress>) -> Result<Managed, Refusal> {
-    program::check(&run.path).map_err(Refusal::own)?;
+fn prepare(args: &RunArgs, run: &Run, remote: Option<RemoteAddress>) -> Result<Managed, ExitError> {
+    program::check(&run.path).map_err(ExitError::own)?;
     let (budget, smaller) = run.group.fitting(run.asked, &args.zone)?;
     machine_allows()?;
     let preload = preload::find(std::env::var_os(preload::ENV).as_deref())?;
-    let store = std::env::var_os(place::STORE_ENV);
-    let store_directory = place::store_directory(args.store_dir.as_deref(), store, args.file_limit)?;
-    let file_limit = args.file_limit.map_or_else(|| place::default_file_limit(&store_directory), Ok)?;
+    let store = std::env::var_os(paths::STORE_ENV);
+    let store_directory = paths::store_directory(args.store_dir.as_deref(), store, args.file_limit)?;
+    let file_limit = args.file_limit.map_or_else(|| paths::default_file_limit(&store_directory), Ok)?;
     let tree = TreeFile::create(std::env::var_os("XDG_RUNTIME_DIR"), budget, args.base_page)?;
     let trace = args.trace.as_ref().map(|_| Trace::create()).transpose().map_err(|error| {
-        Refusal::own(format!("could not make a file in memory ({error}); free some, or leave --trace out"))
+        ExitError::own(format!("could not make a file in memory ({error}); free some, or leave --trace out"))
     })?;
     let mut remote = remote;
     let password = remote.as_mut().and_then(|address| address.password.take());
     let password = password.map(|password| Secret::create(c"pagoda-password", password.as_bytes()));
     let password = password.transpose().map_err(|error| {
-        Refusal::own(format!(
+        ExitError::own(format!(
             "could not hand the remote store's password over ({error}); raise `ulimit -n` by 16"
         ))
     })?;
@@ -213,12 +220,12 @@ fn is_address_limited() -> bool {
 }
 
 /// Whether a managed process can keep the configuration, with the password in it.
-fn fits(config: &Config) -> Result<(), Refusal> {
+fn fits(config: &Config) -> Result<(), ExitError> {
     let mut config = config.clone();
     config.keep_password();
     let bytes = config.to_env().len();
     if bytes > config::ENV_BYTES_MAX {
-        return Err(Refusal::own(format!(
+        return Err(ExitError::own(format!(
             "could not hand the options over: they take {bytes} bytes, and {} is the most; give a shorter --store-dir or \
              --remote-store, or XDG_RUNTIME_DIR",
             config::ENV_BYTES_MAX
@@ -228,11 +235,11 @@ fn fits(config: &Config) -> Result<(), Refusal> {
 }
 
 /// Whether this machine lets the engine evict safely.
-fn machine_allows() -> Result<(), Refusal> {
+fn machine_allows() -> Result<(), ExitError> {
     pagoda_linux::probe::can_run().map(drop).map_err(|missing| {
         let mend = doctor::in_one_line(&missing).map_or_else(String::new, |mend| format!("{mend}; "));
         let others = "`pagoda doctor` says all mends, --best-effort runs without a budget";
-        Refusal::own(format!("{missing}; {mend}{others}"))
+        ExitError::own(format!("{missing}; {mend}{others}"))
     })
 }
 
@@ -247,7 +254,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn managed(self, managed: &Managed) -> Result<ExitCode, Refusal> {
+    fn managed(self, managed: &Managed) -> Result<ExitCode, ExitError> {
         let mut command = self.command();
         command
             .env("LD_PRELOAD", preload::value(&managed.preload, std::env::var_os("LD_PRELOAD").as_deref()));
@@ -304,7 +311,7 @@ impl Run<'_> {
         Ok(ExitCode::from(verdict.exit_status))
     }
 
-    fn unmanaged(self, refusal: &Refusal) -> Result<ExitCode, Refusal> {
+    fn unmanaged(self, refusal: &ExitError) -> Result<ExitCode, ExitError> {
         let (ended, wall) = self.supervise(&mut self.command(), || ())?;
         crate::say(not_enforced(refusal));
         self.group.killed().iter().for_each(crate::say);
@@ -328,21 +335,25 @@ impl Run<'_> {
         command
     }
 
-    fn supervise(&self, command: &mut Command, started: impl FnOnce()) -> Result<(Ended, Duration), Refusal> {
+    fn supervise(
+        &self,
+        command: &mut Command,
+        started: impl FnOnce(),
+    ) -> Result<(Ended, Duration), ExitError> {
         let start = Instant::now();
         let shown = self.path.display();
         let ended = supervise::run(command, &self.inherited, started).map_err(|failed| match failed {
             Failed::Start(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                Refusal::not_found(format!(
+                ExitError::not_found(format!(
                     "{shown} is there and its interpreter or loader is not ({error}); install what it names"
                 ))
             }
             Failed::Start(error) => {
-                Refusal::not_executable(format!("{shown} can't be executed ({error}); check it"))
+                ExitError::not_executable(format!("{shown} can't be executed ({error}); check it"))
             }
-            Failed::Wait(error) => {
-                Refusal::own(format!("lost sight of {shown}, which may go on ({error}); please report this"))
-            }
+            Failed::Wait(error) => ExitError::own(format!(
+                "lost sight of {shown}, which may go on ({error}); please report this"
+            )),
         })?;
         Ok((ended, start.elapsed()))
     }

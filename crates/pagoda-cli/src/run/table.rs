@@ -5,14 +5,14 @@
 //! never left out. This module must never compute a figure that the counters don't carry, except
 //! shares and ratios of those they do.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 use std::time::Duration;
 
 use pagoda::frames::zones::{ZoneConfig, ZoneStats, age_ratio};
 use pagoda::stats::counters::{Snapshot, Status};
 use pagoda_core::size::Bytes;
 
-use crate::supervise::{End, Ended};
+use crate::run::supervise::{End, Ended};
 use crate::trace::file::Header;
 
 /// The subject of the table.
@@ -43,13 +43,28 @@ impl Summary<'_> {
 
 /// The table, with a line break at each line's end.
 pub fn render(summary: &Summary) -> String {
-    let counters = &summary.counters;
     let mut table = Table(String::new());
     let end = match summary.ended.end {
         End::Exited(status) => format!("exit status {status}"),
         End::Killed(signal) => format!("ended by signal {signal}"),
     };
     table.line(format_args!("pagoda: {}, {end}, {:.2} s", summary.program, summary.wall.as_secs_f64()));
+    memory(&mut table, summary);
+    faults_and_evictions(&mut table, &summary.counters);
+    store(&mut table, summary);
+    zones(&mut table, summary);
+    table.row("own", bytes(summary.counters.own_bytes), format_args!("Pagoda's tables, stacks and heap"));
+    if let Some(Header { events, dropped, untraced, .. }) = summary.trace {
+        let says = format_args!("faults and evictions; {dropped} dropped, {untraced} processes not traced");
+        table.row("traced", events, says);
+    }
+    processes(&mut table, &summary.counters);
+    table.0
+}
+
+/// The budget, and what was held within it and beside it.
+fn memory(table: &mut Table, summary: &Summary) {
+    let counters = &summary.counters;
     let base_page = Bytes::new(counters.base_page_bytes);
     table.row("budget", bytes(counters.budget_bytes), format_args!("base page {base_page}"));
     let over = counters.anon_peak_bytes.saturating_sub(counters.budget_bytes);
@@ -58,101 +73,73 @@ pub fn render(summary: &Summary) -> String {
         0 => "within the budget".to_owned(),
         over => format!("{} over it", Bytes::new(over)),
     };
-    let several = counters.processes > 1;
-    let whose = if several { "anonymous memory of all processes" } else { "anonymous memory" };
-    table.row("peak", bytes(counters.anon_peak_bytes), format_args!("{whose} by the kernel's count, {kept}"));
-    let who = if several { "the processes" } else { "the program" };
+    let (of_all, holder) =
+        if counters.processes > 1 { (" of all processes", "the processes") } else { ("", "the program") };
+    let peak = bytes(counters.anon_peak_bytes);
+    table.row("peak", peak, format_args!("anonymous memory{of_all} by the kernel's count, {kept}"));
     let times = ratio(counters.held_peak_bytes, counters.budget_bytes);
-    table.row(
-        "native peak",
-        bytes(counters.held_peak_bytes),
-        format_args!("what {who} held at most, {times:.1} times the budget"),
-    );
-    table.row("unmanaged", bytes(counters.unmanaged_at_peak_bytes), format_args!("{}", unmanaged(summary)));
+    let says = format_args!("what {holder} held at most, {times:.1} times the budget");
+    table.row("native peak", bytes(counters.held_peak_bytes), says);
+    table.row("unmanaged", bytes(counters.unmanaged_at_peak_bytes), unmanaged(summary));
     let resident = bytes(summary.ended.resident_peak_bytes);
-    table.row("with files", resident, format_args!("largest resident set, file-backed pages included"));
-    table.row("faults", counters.faults.to_string(), format_args!("{}", faults(counters)));
-    if counters.faults_throttled > 0 {
-        table.row(
-            "waited",
-            counters.faults_throttled.to_string(),
-            format_args!("faults that waited for memory"),
-        );
-    }
-    if counters.evictions > 0 {
-        let free = counters.stores_zero + counters.stores_same;
-        let went_on = format!("{} went on to the store, {free} of them at no cost", counters.stores);
-        table.row("evictions", counters.evictions.to_string(), format_args!("{went_on}"));
-    }
-    if counters.evict_busy > 0 {
-        let says =
-            format_args!("times an OS page was left where it is, pinned, or shared with another process");
-        table.row("pinned", counters.evict_busy.to_string(), says);
-    }
-    if counters.stored_peak_bytes > 0 {
-        table.row("stored peak", bytes(counters.stored_peak_bytes), format_args!("{}", stored(summary)));
-    }
-    if counters.store_memory_peak_bytes > 0 {
-        let peak = bytes(counters.store_memory_peak_bytes);
-        table.row("compressed", peak, format_args!("peak of the store's memory, part of the budget"));
-    }
-    if counters.spilled_peak_bytes > 0 {
-        table.row(
-            "spilled peak",
-            bytes(counters.spilled_peak_bytes),
-            format_args!("in the store directory's file"),
-        );
-    }
-    if counters.remote_peak_bytes > 0 {
-        let failures = counters.remote_failures;
-        table.row(
-            "remote peak",
-            bytes(counters.remote_peak_bytes),
-            format_args!("at the remote store, which failed to do what it was asked {failures} times"),
-        );
-    }
-    zones(&mut table, summary);
-    table.row("own", bytes(counters.own_bytes), format_args!("Pagoda's tables, stacks and heap"));
-    if let Some(Header { events, dropped, untraced, .. }) = summary.trace {
-        let says = format_args!("faults and evictions; {dropped} dropped, {untraced} processes not traced");
-        table.row("traced", events.to_string(), says);
-    }
-    if several {
-        table.row("processes", counters.processes.to_string(), format_args!("{}", processes(counters)));
+    table.row("with files", resident, "largest resident set, file-backed pages included");
+}
+
+fn faults_and_evictions(table: &mut Table, counters: &Snapshot) {
+    let kinds = [
+        ("zero", counters.faults_zero),
+        ("staged", counters.faults_staged),
+        ("stored", counters.faults_stored),
+        ("there already", counters.faults_spurious),
+    ];
+    let kinds = kinds.map(|(name, count)| (name, count.to_string(), count));
+    table.row("faults", counters.faults, named("", &kinds));
+    table.count("waited", counters.faults_throttled, "faults that waited for memory");
+    let free = counters.stores_zero + counters.stores_same;
+    let went_on = format!("{} went on to the store, {free} of them at no cost", counters.stores);
+    table.count("evictions", counters.evictions, went_on);
+    let says = "times an OS page was left where it is, pinned, or shared with another process";
+    table.count("pinned", counters.evict_busy, says);
+}
+
+/// What was stored, and where.
+fn store(table: &mut Table, summary: &Summary) {
+    let counters = &summary.counters;
+    table.size("stored peak", counters.stored_peak_bytes, stored(summary));
+    let says = "peak of the store's memory, part of the budget";
+    table.size("compressed", counters.store_memory_peak_bytes, says);
+    table.size("spilled peak", counters.spilled_peak_bytes, "in the store directory's file");
+    let failures = counters.remote_failures;
+    let says = format!("at the remote store, which failed to do what it was asked {failures} times");
+    table.size("remote peak", counters.remote_peak_bytes, says);
+}
+
+/// How many processes there were, what their forks took, and which were not managed.
+fn processes(table: &mut Table, counters: &Snapshot) {
+    if counters.processes > 1 {
+        let others = counters.processes.saturating_sub(counters.processes_managed);
+        let kinds =
+            [("managed", counters.processes_managed), ("too small for an engine, or unmanaged", others)];
+        let kinds = kinds.map(|(name, count)| (name, count.to_string(), count));
+        table.row("processes", counters.processes, named("", &kinds));
     }
     if Status::from_word(counters.status) == Status::Released {
         let back = bytes(counters.brought_back_bytes);
-        table.row(
-            "released",
-            back,
-            format_args!("everything brought back, managed no further: see docs/caveats.md"),
-        );
-    } else if counters.forks > 0 {
+        table.row("released", back, "everything brought back, managed no further: see docs/caveats.md");
+    } else {
         let [copied, taken, lent] =
             [counters.fork_copied_bytes, counters.fork_taken_over_bytes, counters.fork_lent_bytes].map(bytes);
         let written = bytes(counters.copied_on_write_peak_bytes);
-        table.row(
-            "forks",
-            counters.forks.to_string(),
-            format_args!(
-                "children took over {taken} that were out ({lent} in its file), {copied} were copied; at most {written} over \
-                 budget by copy on write"
-            ),
+        let says = format!(
+            "children took over {taken} that were out ({lent} in its file), {copied} were copied; at most {written} over \
+             budget by copy on write"
         );
+        table.count("forks", counters.forks, says);
     }
-    if counters.rights_kept > 0 {
-        let count = counters.rights_kept.to_string();
-        table.row(
-            "rights",
-            count,
-            format_args!("times a thread of Pagoda's kept rights that the program had given up"),
-        );
-    }
-    if counters.children_unmanaged > 0 {
-        let count = counters.children_unmanaged.to_string();
-        table.row("children", count, format_args!("child processes ran unmanaged, outside the budget"));
-    }
-    table.0
+    let says = "times a thread of Pagoda's kept rights that the program had given up";
+    table.count("rights", counters.rights_kept, says);
+    let says = "child processes ran unmanaged, outside the budget";
+    table.count("children", counters.children_unmanaged, says);
 }
 
 /// A row for each zone, and how their pages' ages compare.
@@ -189,8 +176,20 @@ impl Table {
         // Writing to a string does not fail.
         let _ = writeln!(self.0, "{text}");
     }
-    fn row(&mut self, name: &str, value: String, says: std::fmt::Arguments) {
+    fn row(&mut self, name: &str, value: impl Display, says: impl Display) {
         self.line(format_args!("  {name:<12} {value:>10}  {says}"));
+    }
+    /// A row of a count that has nothing to say when it is 0.
+    fn count(&mut self, name: &str, count: u64, says: impl Display) {
+        if count > 0 {
+            self.row(name, count, says);
+        }
+    }
+    /// A row of a size that has nothing to say when it is 0.
+    fn size(&mut self, name: &str, size: u64, says: impl Display) {
+        if size > 0 {
+            self.row(name, bytes(size), says);
+        }
     }
 }
 
@@ -226,22 +225,6 @@ fn unmanaged(summary: &Summary) -> String {
     let reasons = reasons.map(|(name, count)| (name, bytes(count), count));
     let lead = format!("; left alone {}: ", summary.when());
     format!("{percent:.1}% of the native peak{}", named(&lead, &reasons))
-}
-
-fn faults(counters: &Snapshot) -> String {
-    let kinds = [
-        ("zero", counters.faults_zero),
-        ("staged", counters.faults_staged),
-        ("stored", counters.faults_stored),
-        ("there already", counters.faults_spurious),
-    ];
-    named("", &kinds.map(|(name, count)| (name, count.to_string(), count)))
-}
-
-fn processes(counters: &Snapshot) -> String {
-    let others = counters.processes.saturating_sub(counters.processes_managed);
-    let kinds = [("managed", counters.processes_managed), ("too small for an engine, or unmanaged", others)];
-    named("", &kinds.map(|(name, count)| (name, count.to_string(), count)))
 }
 
 fn stored(summary: &Summary) -> String {

@@ -14,7 +14,7 @@ use serde::ser::{SerializeMap, Serializer};
 use crate::latency::LatencyUs;
 use crate::output_file::OutputFile;
 use crate::run::budget::GroupStats;
-use crate::supervise::{End, Ended};
+use crate::run::supervise::{End, Ended};
 
 /// The content of `--stats` for a run. Sizes are bytes.
 #[derive(Serialize)]

@@ -18,7 +18,7 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::io::direct_file::DirectFile;
 use rustix::fs::statvfs;
 
-use crate::refusal::Refusal;
+use crate::exit_error::ExitError;
 
 /// Names the store directory where `--store-dir` does not.
 pub const STORE_ENV: &str = "PAGODA_STORE";
@@ -37,22 +37,22 @@ pub fn store_directory(
     named: Option<&Path>,
     environment: Option<OsString>,
     file_limit: Option<Bytes>,
-) -> Result<PathBuf, Refusal> {
+) -> Result<PathBuf, ExitError> {
     let environment = environment.filter(|value| !value.is_empty()).map(PathBuf::from);
     let directory = named.map(Path::to_owned).or(environment).unwrap_or_else(|| PathBuf::from(STORE_DEFAULT));
     if file_limit != Some(Bytes::ZERO) {
-        DirectFile::create_in(&directory).map_err(Refusal::own)?;
+        DirectFile::create_in(&directory).map_err(ExitError::own)?;
     }
     // The program may change its directory before the engine opens this one.
     std::path::absolute(&directory)
-        .map_err(|error| Refusal::own(format!("{}: {error}; give its full path", directory.display())))
+        .map_err(|error| ExitError::own(format!("{}: {error}; give its full path", directory.display())))
 }
 
 /// The default limit of the store's file: nine tenths of the free space, so that others can work
 /// on.
-pub fn default_file_limit(directory: &Path) -> Result<Bytes, Refusal> {
+pub fn default_file_limit(directory: &Path) -> Result<Bytes, ExitError> {
     let space = statvfs(directory).map_err(|error| {
-        Refusal::own(format!(
+        ExitError::own(format!(
             "could not ask how much is free in {} ({error}); give --file-limit",
             directory.display()
         ))
@@ -74,12 +74,12 @@ impl TreeFile {
         runtime_directory: Option<OsString>,
         budget: Bytes,
         base_page: BasePage,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, ExitError> {
         place::directories(runtime_directory.clone()).for_each(|directory| remove_left(&directory, LEFT_FOR));
         let made = place::create(runtime_directory, |path| Tree::create(path, budget, base_page));
         made.map(|(tree, path)| Self { tree, path }).map_err(|failures| {
             let why = failures.iter().map(|(directory, error)| format!("{}: {error}", directory.display()));
-            Refusal::own(format!(
+            ExitError::own(format!(
                 "could not create a counters file ({}); set XDG_RUNTIME_DIR to a directory that can be written",
                 why.collect::<Vec<_>>().join(", ")
             ))
