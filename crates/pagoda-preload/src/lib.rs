@@ -11,16 +11,9 @@
 mod alloc;
 mod c_library;
 mod config_text;
+mod current;
 mod end;
-mod fork;
-mod give_way;
 mod hooks;
-mod ids;
-mod lend;
-mod limits;
-mod lock;
-mod mutexes;
-mod processors;
 mod start;
 mod unwind;
 

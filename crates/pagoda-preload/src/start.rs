@@ -14,7 +14,7 @@
 
 use std::ffi::{CStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use pagoda::config::Config;
@@ -45,10 +45,9 @@ use pagoda_linux::procfs::statm::StatmReader;
 
 use crate::c_library::{is_defined, is_glibc};
 use crate::config_text::ConfigText;
-use crate::{end, fork, give_way, limits, mutexes};
-
-/// Pagoda's own failures, as for env(1) and nohup(1).
-const OWN_FAILURE: u8 = 125;
+use crate::current::{self, OWN_FAILURE};
+use crate::end;
+use crate::hooks::{fork, give_way, limits, mutexes, real, threads};
 
 /// The time between two looks at a process that grows: at 1 GiB/s it takes 2 MiB meanwhile.
 const LOOK_LEAST_US: u32 = 2_000;
@@ -61,24 +60,13 @@ const LOOK_MOST_US: u32 = 48_000;
 /// Growth between two looks below which nothing happens.
 const GROWTH_BYTES: u64 = 64 << 10;
 
-/// The engine of this process, for good; null as long as there is none.
-static ENGINE: AtomicPtr<ProcessEngine> = AtomicPtr::new(std::ptr::null_mut());
-
-/// The process that [`ENGINE`] is of, or 0 if it is not managed: a child that was made without the
-/// C library has the pointer, but not its target.
-static ACTIVE: AtomicU32 = AtomicU32::new(0);
-
-/// The tree, the configuration's text with the password of its remote store, and the layout of
-/// threads: a child needs them to begin anew. In this library's own data, which a child has, too.
-static TREE: OnceLock<Tree> = OnceLock::new();
+/// The configuration's text with the password of its remote store, and the layout of threads: a
+/// child needs them to begin anew. In this library's own data, which a child has, too.
 static CONFIG: ConfigText = ConfigText::new();
 static LAYOUT: OnceLock<Option<ThreadLayout>> = OnceLock::new();
 
 /// Whether this process was forked, and shares memory with another.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
-
-/// The process that is watched; 0 before the first.
-static WATCHED: AtomicU32 = AtomicU32::new(0);
 
 /// Not 0 once this process needs an engine however small it is; its watcher sleeps on it.
 static WANTED: AtomicU32 = AtomicU32::new(0);
@@ -98,39 +86,13 @@ pub fn begin_engine_now() {
     WANTED.store(1, Ordering::Release);
     wake(&WANTED);
     let until = now_ns() + ENGINE_WAIT_NS;
-    while engine().is_none() && !HAS_FAILED.load(Ordering::Acquire) && now_ns() < until {
+    while current::engine().is_none() && !HAS_FAILED.load(Ordering::Acquire) && now_ns() < until {
         sleep_us(100);
     }
 }
 
 /// Whether a child has all the memory that its parent offered, or an engine that has it.
 static HAS_ALL: AtomicBool = AtomicBool::new(false);
-
-/// The engine, if this process is managed.
-pub fn engine() -> Option<&'static ProcessEngine> {
-    let active = ACTIVE.load(Ordering::Acquire);
-    if active == 0 || active != std::process::id() {
-        return None;
-    }
-    // SAFETY: the engine was leaked, in this process.
-    unsafe { ENGINE.load(Ordering::Acquire).as_ref() }
-}
-
-/// The tree that this process is in, if it is in one.
-pub fn tree() -> Option<&'static Tree> {
-    TREE.get()
-}
-
-/// Whether this process has memory of Pagoda's own: not a child that was forked by a raw system
-/// call.
-pub fn is_watched() -> bool {
-    WATCHED.load(Ordering::Acquire) == std::process::id()
-}
-
-/// Ends the use of the engine: everything is swapped in.
-pub fn deactivate() {
-    ACTIVE.store(0, Ordering::Release);
-}
 
 #[used]
 // SAFETY: the section holds pointers to functions that the dynamic linker calls once, before
@@ -142,7 +104,7 @@ static CONSTRUCTOR: extern "C" fn(c_int, *const Text, *const Text) = construct;
 type Text = *const c_char;
 
 extern "C" fn construct(_: c_int, _: *const Text, environment: *const Text) {
-    crate::hooks::resolve();
+    real::resolve();
     // Another C library passes nothing to constructors, and has other control blocks. In an
     // emulation there is no engine: its threads would be the emulated program's.
     if !is_glibc() || is_in_valgrind() {
@@ -151,7 +113,7 @@ extern "C" fn construct(_: c_int, _: *const Text, environment: *const Text) {
     // SAFETY: glibc passes the environment, which no other thread changes before `main`.
     let Some(text) = (unsafe { configuration(environment) }) else { return };
     // Nothing of a panic is printed: the thread may have other descriptors than the program.
-    std::panic::set_hook(Box::new(|_| stop(StopReason::EngineBroken)));
+    std::panic::set_hook(Box::new(|_| current::stop(StopReason::EngineBroken)));
     // Without a configuration there is no tree file to say so in.
     let Ok(mut config) = Config::from_env(text) else { exit_process(OWN_FAILURE) };
     let Some(path) = config.counters.clone() else { return };
@@ -164,7 +126,7 @@ extern "C" fn construct(_: c_int, _: *const Text, environment: *const Text) {
     if !config.is_address_limited {
         limits::allow(config.budget);
     }
-    let _ = TREE.set(tree);
+    current::join(tree);
     // Both have to be done on a thread of the program, and the first before others are there: the
     // engine starts on a raw one.
     let _ = LAYOUT.set(ThreadLayout::of_current_thread());
@@ -192,7 +154,7 @@ extern "C" fn construct(_: c_int, _: *const Text, environment: *const Text) {
     while counters.get(Counter::Status) == Status::Small as u64 {
         sleep_us(50);
     }
-    let _ = crate::hooks::pin_current_thread();
+    let _ = threads::pin_current();
 }
 
 /// The configuration that `pagoda run` left in the environment.
@@ -229,7 +191,7 @@ enum Start {
 
 /// Makes this process one that is watched.
 fn begin(tree: Tree, start: Start) {
-    WATCHED.store(std::process::id(), Ordering::Release);
+    current::set_watched();
     if let Err(error) = spawn_raw(c"pagoda-watch", Box::new(move || watch(tree, start))) {
         decline(start);
         if let Some((config, member)) = introduce(tree, start) {
@@ -383,7 +345,7 @@ fn manage(config: &Config, member: Member, held: Bytes, offer: Option<Offer>) ->
     let taken = taken.map_err(|error| StartError::DescriptorLimit((&error).into()))?;
     let (uffd, given) = taken.map(|Taken { uffd, stream, lent }| (uffd, (stream, lent))).unzip();
     let mut prepared =
-        ProcessEngine::prepare(config, keeper, is_child, counters, &adoption, uffd, layout, end)?;
+        ProcessEngine::prepare(config, keeper, is_child, counters, &adoption, uffd, layout, current::end)?;
     if let (Some(offer), Some((stream, lent))) = (offer, given) {
         if !offer.accept() {
             return Err(StartError::Userfaultfd(Errno::NONE));
@@ -407,17 +369,16 @@ fn manage(config: &Config, member: Member, held: Bytes, offer: Option<Offer>) ->
             exit_process(OWN_FAILURE);
         }
     };
-    ENGINE.store(Box::into_raw(Box::new(engine)), Ordering::Release);
-    ACTIVE.store(std::process::id(), Ordering::Release);
+    current::activate(engine);
     // Nothing is evicted before.
     fork::wait_for_forks();
     if give_way::is_shared()
-        && let Some(engine) = self::engine()
+        && let Some(engine) = current::engine()
     {
         engine.request_release();
     }
     if !mutexes::pin_known() {
-        stop(StopReason::PinsFull);
+        current::stop(StopReason::PinsFull);
     }
     HAS_ALL.store(true, Ordering::Release);
     watcher.run();
@@ -436,25 +397,14 @@ fn has_shadow_memory() -> bool {
     read.is_ok_and(|statm| statm.data_bytes as u64 >= budget::DATA_MOST.get())
 }
 
-/// Fail stop: the reason is in the tree file, where `pagoda run` reads it.
-fn end(_: StopReason) -> ! {
-    exit_process(OWN_FAILURE)
-}
-
-/// Ends this process, and leaves the reason where there is an engine to leave it.
-pub fn stop(reason: StopReason) -> ! {
-    engine().map_or_else(|| end(reason), |engine| engine.stop(reason))
-}
-
 /// Begins anew in a child, which is `ready` as soon as it has all its memory: it forgets its
 /// parent's state, and becomes a member of its own.
 pub fn begin_in_child(ready: impl FnOnce() -> Answer) {
-    ACTIVE.store(0, Ordering::Release);
-    ENGINE.store(std::ptr::null_mut(), Ordering::Release);
+    current::forget();
     IS_CHILD.store(true, Ordering::Release);
     HAS_ALL.store(false, Ordering::Release);
     let answer = ready();
-    crate::hooks::forget_starts();
+    threads::forget_starts();
     forget_raw_threads();
     rights::forget_threads();
     unforked::forget_calls();
@@ -471,7 +421,7 @@ pub fn begin_in_child(ready: impl FnOnce() -> Answer) {
         // Missing pages would read as zero.
         Answer::Lost => exit_process(OWN_FAILURE),
     };
-    let Some(tree) = TREE.get() else { return decline(start) };
+    let Some(tree) = current::tree() else { return decline(start) };
     begin(*tree, start);
     if let Start::TakesOver(_) = start {
         // Bounded by the size of the parent's stream, and by its and the engine's patience.

@@ -4,8 +4,8 @@
 //! No caller could catch one: raw threads have nothing to return to, and hooks are called by C. The
 //! standard library's unwinder would be one more library that every short process of a tree loads,
 //! maps and relocates. These symbols are hidden, so that the program's own exceptions never meet
-//! them; and no frame of ours is ever on a stack that other code unwinds (`hooks::begin`). This
-//! module must never return as if anything had been unwound.
+//! them; and no frame of ours is ever on a stack that other code unwinds (`hooks::threads::begin`).
+//! This module must never return as if anything had been unwound.
 
 use std::arch::global_asm;
 

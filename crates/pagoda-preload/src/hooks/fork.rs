@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use pagoda::process::Fork;
 use pagoda_core::fork::wait::{self, ForkWait};
 use pagoda_linux::process::doorbell::{Answer, Doorbell};
-use pagoda_linux::process::thread::{current_id, exit_process, now_ns, sleep_us, yield_now};
+use pagoda_linux::process::thread::{current_id, now_ns, sleep_us, yield_now};
 
-use crate::hooks::{place, real};
-use crate::start::{begin_in_child, deactivate, engine, tree};
+use super::real::{errno, place, required};
+use crate::current::{deactivate, engine, tree};
+use crate::start::begin_in_child;
 
 /// The threads that are within fork(2) and found no engine before it.
 static FORKING: [AtomicU32; FORKING_BOUND] = [const { AtomicU32::new(0) }; FORKING_BOUND];
@@ -28,33 +29,10 @@ thread_local! {
     static KNOWN: Cell<Option<(Fork, c_int)>> = const { Cell::new(None) };
 }
 
-/// The program's `errno` in the calling thread. This library's own calls set another one
-/// ([`own_errno`]).
-pub(crate) fn errno() -> &'static Cell<c_int> {
-    let location = real(const { place("__errno_location") });
-    if location.is_null() {
-        exit_process(125);
-    }
-    // SAFETY: the function has this type. It returns the calling thread's own word, which is there
-    // as long as the thread, and which no other thread uses; the reference is used at once.
-    unsafe { &*std::mem::transmute::<*mut c_void, ErrnoLocation>(location)().cast::<Cell<c_int>>() }
-}
-
-type ErrnoLocation = unsafe extern "C" fn() -> *mut c_int;
-
-/// The error of the last system call of this library's own that failed in the calling thread.
-pub(crate) fn own_errno() -> c_int {
-    // SAFETY: the word of the calling thread.
-    unsafe { libc::__errno_location().read() }
-}
-
 /// Has the C library call the functions of this module around each fork. Handlers that run before a
 /// fork do so last one first.
 pub fn register() {
-    let real = real(const { place("__register_atfork") });
-    if real.is_null() {
-        exit_process(125);
-    }
+    let real = required(const { place("__register_atfork") });
     // SAFETY: the function has this type, and the three live as long as the process: this library
     // is never unloaded, so that no handle is passed that would say when.
     unsafe {
@@ -67,6 +45,7 @@ pub fn register() {
     };
 }
 
+type RawFork = unsafe extern "C" fn() -> libc::pid_t;
 type RegisterAtfork =
     unsafe extern "C" fn(extern "C" fn(), extern "C" fn(), extern "C" fn(), *mut c_void) -> c_int;
 
@@ -82,7 +61,7 @@ pub fn wait_for_forks() {
 /// kernel sends no event for forks, everything is swapped in first. A fork that finds no engine
 /// keeps one from beginning meanwhile, and one that finds an engine without registered memory keeps
 /// it from registering any.
-pub extern "C" fn before_fork() {
+extern "C" fn before_fork() {
     let own = current_id();
     let enter =
         |thread: &AtomicU32| thread.compare_exchange(0, own, Ordering::SeqCst, Ordering::Relaxed).is_ok();
@@ -123,7 +102,7 @@ fn wait_for_room() {
 /// After a fork, in the parent, also after one that failed: its announcement ends. Returns when the
 /// child has its missing pages, or has taken them over: this process may end right after this, and
 /// its engine with it.
-pub extern "C" fn after_fork() {
+extern "C" fn after_fork() {
     leave_forking();
     let Some((fork, before)) = KNOWN.take() else { return };
     let has_forked = errno().get() == 0;
@@ -160,7 +139,7 @@ fn leave_forking() {
 
 /// In a child, on its one thread: begins anew, and returns when it has all its memory, or an engine
 /// that has it.
-pub extern "C" fn in_child() {
+extern "C" fn in_child() {
     let known = KNOWN.take();
     if let Some((_, before)) = known {
         errno().set(before);
@@ -180,4 +159,22 @@ pub extern "C" fn in_child() {
         Doorbell::pass_by();
         Answer::Everything
     });
+}
+
+/// As _Fork(3), which runs no atfork handlers.
+///
+/// # Safety
+/// As for the real function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _Fork() -> libc::pid_t {
+    before_fork();
+    let real = required(const { place("_Fork") });
+    // SAFETY: as in `pthread_create`.
+    let child = unsafe { std::mem::transmute::<*mut c_void, RawFork>(real)() };
+    if child == 0 {
+        in_child();
+    } else {
+        after_fork();
+    }
+    child
 }

@@ -18,9 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::process::thread::exit_process;
 
-use crate::fork::errno;
-use crate::hooks::{place, real};
-use crate::start::{deactivate, engine, is_watched};
+use super::real::{errno, place, real, required};
+use crate::current::{deactivate, engine, is_watched};
 
 /// Whether a process shares this one's memory, so that no engine may begin.
 static IS_SHARED: AtomicBool = AtomicBool::new(false);
@@ -68,10 +67,7 @@ pub unsafe extern "C" fn clone(
     tls: *mut c_void,
     child_tid: *mut c_void,
 ) -> c_int {
-    let real = real(const { place("clone") });
-    if real.is_null() {
-        exit_process(125);
-    }
+    let real = required(const { place("clone") });
     if let Some(engine) = engine() {
         engine.let_go_of_processor();
     }
@@ -103,10 +99,7 @@ type Ioctl = unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int;
 /// As for the real function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    let real = real(const { place("ioctl") });
-    if real.is_null() {
-        exit_process(125);
-    }
+    let real = required(const { place("ioctl") });
     // SAFETY: as in `clone`.
     let real = unsafe { std::mem::transmute::<*mut c_void, Ioctl>(real) };
     // SAFETY: the caller's arguments.
@@ -141,10 +134,7 @@ struct StartMain {
 }
 
 extern "C" fn choose_main(main: usize) -> StartMain {
-    let real = real(const { place("__libc_start_main") });
-    if real.is_null() {
-        exit_process(125);
-    }
+    let real = required(const { place("__libc_start_main") });
     // SAFETY: the name is a C string; the dynamic linker looks behind this library, and in the
     // program itself.
     let has_checker = !self::real(const { place("__lsan_do_leak_check") }).is_null()

@@ -11,8 +11,9 @@ use std::ffi::{c_int, c_void};
 use pagoda_linux::process::rights::{follow_program, of_this_thread};
 use pagoda_linux::process::thread::current_id;
 
-use crate::hooks::{place, required};
-use crate::start::{begin_engine_now, is_watched};
+use super::real::{place, required};
+use crate::current::is_watched;
+use crate::start::begin_engine_now;
 
 /// Before a user id is changed to one of `ids`; -1 is none.
 fn before(ids: &[u32]) {

@@ -9,11 +9,9 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use pagoda_core::page::OS_PAGE;
-use pagoda_linux::process::thread::exit_process;
 
-use crate::fork::{errno, own_errno};
-use crate::hooks::{place, real};
-use crate::start::tree;
+use super::real::{errno, own_errno, place, required};
+use crate::current::tree;
 
 /// Of asm-generic/socket.h.
 const SO_ZEROCOPY: c_int = 60;
@@ -48,10 +46,7 @@ pub unsafe extern "C" fn vmsplice(
             return put;
         }
     }
-    let real = real(const { place("vmsplice") });
-    if real.is_null() {
-        exit_process(125);
-    }
+    let real = required(const { place("vmsplice") });
     // SAFETY: `real` found the function of this name behind this library, which has this type; the
     // caller's arguments.
     unsafe { std::mem::transmute::<*mut c_void, Vmsplice>(real)(pipe, parts, count, flags) }
@@ -106,10 +101,7 @@ pub unsafe extern "C" fn setsockopt(
         errno().set(libc::ENOPROTOOPT);
         return -1;
     }
-    let real = real(const { place("setsockopt") });
-    if real.is_null() {
-        exit_process(125);
-    }
+    let real = required(const { place("setsockopt") });
     // SAFETY: as in `vmsplice`.
     unsafe { std::mem::transmute::<*mut c_void, SetSockOpt>(real)(socket, level, option, value, length) }
 }

@@ -15,7 +15,7 @@ use libc::{RLIM_INFINITY, rlimit};
 use pagoda_core::budget::addresses_most;
 use pagoda_core::size::Bytes;
 
-use crate::hooks::{place, required};
+use super::real::{place, required};
 
 /// The address space of an engine; 0 in a process whose limits stay as they are. Children have the
 /// same.

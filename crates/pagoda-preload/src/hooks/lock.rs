@@ -7,11 +7,9 @@
 use std::ffi::c_int;
 
 use pagoda_linux::mem::lock_all::lock_all;
-use pagoda_linux::process::thread::exit_process;
 
-use crate::fork::errno;
-use crate::hooks::{place, real};
-use crate::start::is_watched;
+use super::real::{errno, place, required};
+use crate::current::is_watched;
 
 type MlockAll = unsafe extern "C" fn(c_int) -> c_int;
 
@@ -30,10 +28,7 @@ pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
             }
         };
     }
-    let real = real(const { place("mlockall") });
-    if real.is_null() {
-        exit_process(125);
-    }
+    let real = required(const { place("mlockall") });
     // SAFETY: `real` found the function of this name behind this library, which has this type; it
     // takes any flags.
     unsafe { std::mem::transmute::<*mut std::ffi::c_void, MlockAll>(real)(flags) }

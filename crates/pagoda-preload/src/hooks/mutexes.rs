@@ -1,9 +1,10 @@
-//! The robust mutexes of the program, whose memory is pinned.
+//! The hooks of the robust mutexes of the program, whose memory is pinned.
 //!
 //! When a thread ends, the kernel walks its robust list, and gives up at the first page that is
 //! swapped out: a thread that waits for the mutex would wait for ever. This module must never
 //! forget one that was made before there was an engine.
 
+use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
 use pagoda::state::pins::{self, Pinner};
@@ -12,7 +13,12 @@ use pagoda_linux::mem::mincore::is_mapped;
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::mem::touch::touch;
 
-use crate::start::{engine, tree};
+use super::real::{place, real, required};
+use crate::current::{engine, tree};
+
+type MutexInit = unsafe extern "C" fn(*mut libc::pthread_mutex_t, *const libc::pthread_mutexattr_t) -> c_int;
+type MutexDestroy = unsafe extern "C" fn(*mut libc::pthread_mutex_t) -> c_int;
+type GetRobust = unsafe extern "C" fn(*const libc::pthread_mutexattr_t, *mut c_int) -> c_int;
 
 /// The addresses of the robust mutexes, 0 for a free place: an engine that begins later, here or in
 /// a forked child, has to pin them.
@@ -42,7 +48,7 @@ pub fn pin_known() -> bool {
 
 /// Pins the robust mutex at `address`, or remembers it for the engine to come. False if there are
 /// too many.
-pub fn pin_mutex(address: usize) -> bool {
+fn pin_mutex(address: usize) -> bool {
     if tree().is_some() {
         let known = known_mutexes().iter().any(|place| place.load(Ordering::SeqCst) == address);
         if !known && !enter(address) {
@@ -89,11 +95,58 @@ fn pin_in_engine(address: usize) -> bool {
 }
 
 /// The mutex at `address` is destroyed.
-pub fn unpin_mutex(address: usize) {
+fn unpin_mutex(address: usize) {
     for place in known_mutexes() {
         let _ = place.compare_exchange(address, 0, Ordering::SeqCst, Ordering::Relaxed);
     }
     if let Some(engine) = engine() {
         engine.pins().unpin(Pinner::Mutex(address));
     }
+}
+
+/// As pthread_mutex_init(3).
+///
+/// # Safety
+/// As for the real function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_mutex_init(
+    mutex: *mut libc::pthread_mutex_t,
+    attributes: *const libc::pthread_mutexattr_t,
+) -> c_int {
+    let real = required(const { place("pthread_mutex_init") });
+    // SAFETY: as in `pthread_create`.
+    let result = unsafe { std::mem::transmute::<*mut c_void, MutexInit>(real)(mutex, attributes) };
+    // SAFETY: the caller vouches for the attributes, if there are any.
+    if result == 0 && unsafe { is_robust(attributes) } && !pin_mutex(mutex.addr()) {
+        return libc::EAGAIN;
+    }
+    result
+}
+
+/// # Safety
+/// The attributes are null or valid.
+unsafe fn is_robust(attributes: *const libc::pthread_mutexattr_t) -> bool {
+    let get = real(const { place("pthread_mutexattr_getrobust") });
+    if attributes.is_null() || get.is_null() {
+        return false;
+    }
+    let mut robust = 0;
+    // SAFETY: the function has this type, and writes an int.
+    let got = unsafe { std::mem::transmute::<*mut c_void, GetRobust>(get)(attributes, &raw mut robust) };
+    got == 0 && robust == libc::PTHREAD_MUTEX_ROBUST
+}
+
+/// As pthread_mutex_destroy(3).
+///
+/// # Safety
+/// As for the real function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_mutex_destroy(mutex: *mut libc::pthread_mutex_t) -> c_int {
+    let real = required(const { place("pthread_mutex_destroy") });
+    // SAFETY: as in `pthread_create`.
+    let result = unsafe { std::mem::transmute::<*mut c_void, MutexDestroy>(real)(mutex) };
+    if result == 0 {
+        unpin_mutex(mutex.addr());
+    }
+    result
 }

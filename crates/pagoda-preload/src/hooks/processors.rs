@@ -8,8 +8,8 @@
 
 use std::ffi::{c_int, c_void};
 
-use crate::hooks::{place, required};
-use crate::start::engine;
+use super::real::{place, required};
+use crate::current::engine;
 
 /// Lets the calling thread go. Returns the real function of that place in the list of hooks.
 extern "C" fn let_go(place: usize) -> *mut c_void {
