@@ -9,4 +9,5 @@ pub mod fault_kind;
 pub(crate) mod gauges;
 pub mod latencies;
 pub(crate) mod migration;
+mod shared_counters;
 pub mod trace;

@@ -337,3 +337,5 @@ mod secrets_test;
 mod spill_test;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod walk_test;

@@ -11,7 +11,8 @@ use pagoda_linux::testing::wait::EndsWith;
 
 use super::link::{Link, packed};
 use super::*;
-use crate::store::tests::{assert_holds, disk, page_of, stored, walk};
+use crate::store::tests::{assert_holds, disk, page_of, stored};
+use crate::store::walk_test::walk;
 use crate::store::{
     FileConfig, Handle, OpenError, PutError, Scratch, Store, StoreConfig, StoreUsage, TieredStore,
 };
