@@ -65,29 +65,6 @@ fn malices() -> Vec<Malice> {
         malice("a payload of nothing", raw_header(1, 1, 0, 0), is_damaged),
         malice("an unknown kind", raw_header(12, 0, 0, 0), is_damaged),
         malice("the last round of some pages", raw_header(11, 1, 0, 0), is_damaged),
-        malice("the last round first", frame(0, Body::Last), is_violation),
-        malice(
-            "the last round in the middle of one",
-            [sync(0, 1, 0), frame(1, zero(0, 1)), frame(2, Body::Last)].concat(),
-            is_violation,
-        ),
-        malice(
-            "a page beyond the image in the last round",
-            [sync(0, 1, 0), frame(1, Body::Last), frame(2, zero(IMAGE.get() / PAGE as u64, 1))].concat(),
-            is_not_owned,
-        ),
-        malice(
-            "the last round, and nothing of the other channel",
-            [
-                sync(0, 1, 0),
-                frame(1, Body::Last),
-                frame(2, zero(512, 1)),
-                sync(3, 2, 1),
-                frame(4, Body::End { round: 2 }),
-            ]
-            .concat(),
-            is_lost,
-        ),
         malice("pages that are owed without an agreement", raw_header(9, 1, 0, 0), owes),
         malice("words that are zero", raw_header(3, 1, 0, 0), is_damaged),
         malice(
@@ -116,7 +93,45 @@ fn malices() -> Vec<Malice> {
             is_lost,
         ),
     ];
-    // A bomb: as much as packs best, said to be one page.
+    all.extend(malices_of_the_last_round());
+    all.extend(bombs());
+    all
+}
+
+fn malices_of_the_last_round() -> [Malice; 4] {
+    let malice = |what, says, is_noticed| Malice { what, codec: Codec::None, says, is_noticed };
+    let zero = |first, count| Body::Zero { extent: extent(first, count) };
+    let sync = |sequence, round, pages| frame(sequence, Body::Sync { round, pages });
+    [
+        malice("the last round first", frame(0, Body::Last), is_violation),
+        malice(
+            "the last round in the middle of one",
+            [sync(0, 1, 0), frame(1, zero(0, 1)), frame(2, Body::Last)].concat(),
+            is_violation,
+        ),
+        malice(
+            "a page beyond the image in the last round",
+            [sync(0, 1, 0), frame(1, Body::Last), frame(2, zero(IMAGE.get() / PAGE as u64, 1))].concat(),
+            is_not_owned,
+        ),
+        malice(
+            "the last round, and nothing of the other channel",
+            [
+                sync(0, 1, 0),
+                frame(1, Body::Last),
+                frame(2, zero(512, 1)),
+                sync(3, 2, 1),
+                frame(4, Body::End { round: 2 }),
+            ]
+            .concat(),
+            is_lost,
+        ),
+    ]
+}
+
+/// As much as packs best, said to be one page.
+fn bombs() -> Vec<Malice> {
+    let mut all = Vec::new();
     for codec in Codec::ALL {
         let (zeroes, mut packed) = (vec![0; 2 << 20], vec![0; 2 << 20]);
         let len = Packer::new(codec).expect("memory").pack(&zeroes, &mut packed);

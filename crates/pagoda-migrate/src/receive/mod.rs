@@ -34,12 +34,10 @@ use crate::net::token::Token;
 use crate::progress::{Counts, Progress};
 use crate::receive::apply::{Unshown, violation};
 use crate::receive::destination::{Destination, LateDestination};
+use crate::receive::page_requests::WORKING;
 use crate::receive::postcopy_receive::Remaining;
 use crate::wire::frame_reader::{Inlet, Shared};
 use crate::workers;
-
-/// How often the sender hears that the receiver still works: often enough for any stall.
-pub(crate) const WORKING: Duration = Duration::from_secs(1);
 
 /// How to receive: by default any sender in the clear within ten minutes, up to 1 TiB, and with 30
 /// s of patience. Where other machines can reach the listener, demand a token or certificates.

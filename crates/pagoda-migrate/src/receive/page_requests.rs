@@ -13,8 +13,10 @@ use pagoda_core::migrate::wanted::Wanted;
 use crate::error::Error;
 use crate::net::connection::Connection;
 use crate::progress::{Count, Progress};
-use crate::receive::WORKING;
 use crate::wire::frame_reader::Inlet;
+
+/// How often the sender hears that the receiver still works: often enough for any stall.
+pub(super) const WORKING: Duration = Duration::from_secs(1);
 
 /// How long a wait for a request is at most before the orders are looked at again.
 const STEP: Duration = Duration::from_millis(100);

@@ -203,25 +203,10 @@ impl Engine {
         for (i, word) in taken[..count].iter().enumerate() {
             let content = &mut content[i * entry_bytes..];
             let out = self.whole().without(word.resident());
-            match word.backing() {
-                Backing::None => continue,
-                Backing::Slot(slot) => {
-                    let slot = self.space.claim_slot(slot);
-                    for run in out.runs() {
-                        content[bytes(run)].copy_from_slice(&self.space.bytes(&slot)[bytes(run)]);
-                    }
-                    self.space.release_slot(slot);
-                }
-                Backing::Handle(handle) => {
-                    for run in out.runs() {
-                        let into = &mut content[bytes(run)];
-                        let handle = Handle::from_bits(handle);
-                        if let Err(error) = self.store.get(handle, bytes(run).start, into, scratch) {
-                            self.stop(unreadable(error));
-                        }
-                    }
-                }
+            if word.backing() == Backing::None {
+                continue;
             }
+            self.read_outside(*word, out, content, scratch);
             wanted |= u64::from(out.bits()) << pages_before(i);
         }
         let is_written = file.write_back(first, wanted, &content[..count * entry_bytes], true).is_ok();
@@ -238,6 +223,29 @@ impl Engine {
             give(&entries[index], after);
         }
         count
+    }
+
+    /// Reads the pages `out` of an entry that this thread has taken, from its slot or the store.
+    /// Stops the process if the store can't read one.
+    fn read_outside(&self, word: Word, out: Granules, content: &mut [u8], scratch: &mut Scratch) {
+        match word.backing() {
+            Backing::None => {}
+            Backing::Slot(slot) => {
+                let slot = self.space.claim_slot(slot);
+                for run in out.runs() {
+                    content[bytes(run)].copy_from_slice(&self.space.bytes(&slot)[bytes(run)]);
+                }
+                self.space.release_slot(slot);
+            }
+            Backing::Handle(handle) => {
+                for run in out.runs() {
+                    let (from, into) = (bytes(run).start, &mut content[bytes(run)]);
+                    if let Err(error) = self.store.get(Handle::from_bits(handle), from, into, scratch) {
+                        self.stop(unreadable(error));
+                    }
+                }
+            }
+        }
     }
 }
 

@@ -83,45 +83,8 @@ impl Engine {
                 start = gap.end();
                 continue;
             };
-            // All of it each time: the program could not change the size of a mapping of which only
-            // a part is registered, and where it may not have one mapping more, a part could not
-            // be.
-            let registered = self.space.register(gap);
             start = gap.end();
-            if is_own(gap) {
-                // Mapped by another thread of ours in a hole. It must not wait for itself; the next
-                // look leaves it out.
-                let _ = self.space.unregister(gap);
-                self.look_soon.store(true, Ordering::Relaxed);
-                continue;
-            }
-            // After it was registered: later calls of the program find it managed.
-            if registered.is_ok() && calls.is_some_and(|calls| !calls.is_some_and(Calls::is_current)) {
-                let _ = self.space.unregister(gap);
-                not.refused_bytes += gap.len() as u64;
-                self.look_soon.store(true, Ordering::Relaxed);
-                continue;
-            }
-            match registered {
-                Ok(()) => {}
-                Err(KernelErrno::BUSY) => {
-                    not.registered_bytes += gap.len() as u64;
-                    continue;
-                }
-                Err(KernelErrno::NOMEM) => {
-                    not.refused_bytes += gap.len() as u64;
-                    continue;
-                }
-                // Gone or changed since the maps were read: the next look sees the new state. A
-                // range in the table must exist: a mapping that moves to an occupied place waits
-                // until it is left.
-                Err(_) => continue,
-            }
-            // While a mapping is changing, this may be the target of a move whose event is still to
-            // come. And a mapping that is new since the maps were read may not be registered: its
-            // missing pages would make no fault of ours. The next look finds it again.
-            if self.space.coverage(gap) != Coverage::Whole || table.order.deferred() > 0 {
-                self.look_soon.store(true, Ordering::Relaxed);
+            if !self.register_gap(&table, gap, calls, &mut not) {
                 continue;
             }
             let chunk = PageRange::at(gap.start(), ADOPT_BYTES.min(gap.len()));
@@ -138,6 +101,58 @@ impl Engine {
             self.counters.add(Counter::AdoptedBytes, adopted as u64);
         }
         not
+    }
+
+    /// Registers `gap`, of which nothing is managed. Returns whether it may enter the table; if
+    /// not,
+    /// `not` has the reason, or another look finds it anew.
+    fn register_gap(
+        &self,
+        table: &Table,
+        gap: PageRange,
+        calls: Option<Option<Calls>>,
+        not: &mut NotAdopted,
+    ) -> bool {
+        // All of it each time: the program could not change the size of a mapping of which only a
+        // part is registered, and where it may not have one mapping more, a part could not be.
+        let registered = self.space.register(gap);
+        if is_own(gap) {
+            // Mapped by another thread of ours in a hole. It must not wait for itself; the next
+            // look leaves it out.
+            let _ = self.space.unregister(gap);
+            self.look_soon.store(true, Ordering::Relaxed);
+            return false;
+        }
+        // After it was registered: later calls of the program find it managed.
+        if registered.is_ok() && calls.is_some_and(|calls| !calls.is_some_and(Calls::is_current)) {
+            let _ = self.space.unregister(gap);
+            not.refused_bytes += gap.len() as u64;
+            self.look_soon.store(true, Ordering::Relaxed);
+            return false;
+        }
+        match registered {
+            Ok(()) => {}
+            Err(KernelErrno::BUSY) => {
+                not.registered_bytes += gap.len() as u64;
+                return false;
+            }
+            Err(KernelErrno::NOMEM) => {
+                not.refused_bytes += gap.len() as u64;
+                return false;
+            }
+            // Gone or changed since the maps were read: the next look sees the new state. A range
+            // in the table must exist: a mapping that moves to an occupied place waits until it is
+            // left.
+            Err(_) => return false,
+        }
+        // While a mapping is changing, this may be the target of a move whose event is still to
+        // come. And a mapping that is new since the maps were read may not be registered: its
+        // missing pages would make no fault of ours. The next look finds it again.
+        if self.space.coverage(gap) != Coverage::Whole || table.order.deferred() > 0 {
+            self.look_soon.store(true, Ordering::Relaxed);
+            return false;
+        }
+        true
     }
 
     /// Marks the present pages of `range`, which was just registered, as the region's own.

@@ -21,7 +21,7 @@ use pagoda_migrate::{LiveReader, Room, TakePacked};
 
 use super::source::RegionSource;
 use crate::store::{GetError, Handle, Scratch, Store};
-use crate::table::{Page, give, try_take};
+use crate::table::{Entries, Page, give, try_take};
 
 /// One channel's reader.
 pub(super) struct RegionReader<'a> {
@@ -66,6 +66,64 @@ impl<'a> RegionReader<'a> {
                 inside.add(page..page + 1);
             }
         };
+        let pages = |(from, to): (u32, u32)| base.start + from..base.start + to;
+        let Some(Outside { page, entries, word, absent, out }) = self.take_outside(address)? else {
+            want_inside(Granules::NONE);
+            return Ok(());
+        };
+        let entry = &entries[page.index];
+        want_inside(out);
+        // A stray may just be discarded: then it is zero the next time, which an entry that says so
+        // would hide.
+        let after = if out == absent { word.with_sent() } else { word };
+        if word.is_sent() {
+            give(entry, word);
+            out.runs().for_each(|run| room.leave_out(pages(run)));
+            return Ok(());
+        }
+        match word.backing() {
+            Backing::None => give(entry, word),
+            Backing::Slot(slot) => {
+                let slot = engine.space.claim_slot(slot);
+                for run in out.runs() {
+                    room.put(pages(run)).copy_from_slice(&engine.space.bytes(&slot)[bytes(run)]);
+                }
+                engine.space.release_slot(slot);
+                give(entry, after);
+            }
+            Backing::Handle(handle) => {
+                let handle = Handle::from_bits(handle);
+                let all = out.count() as usize * OS_PAGE == engine.entry_bytes();
+                let as_packed = if self.packs && all {
+                    engine.store.get_packed(handle, &mut self.scratch)
+                } else {
+                    Ok(None)
+                };
+                let read = match as_packed {
+                    Err(error) => Err(error),
+                    Ok(Some(content)) => {
+                        give(entry, after);
+                        told.add(first + u64::from(base.start)..first + u64::from(base.end));
+                        room.leave_out(base.clone());
+                        let sent = packed(base.clone(), content);
+                        return if sent { Ok(()) } else { Err(io::ErrorKind::Interrupted.into()) };
+                    }
+                    Ok(None) => out.runs().try_for_each(|run| {
+                        let into = room.put(pages(run));
+                        engine.store.get(handle, bytes(run).start, into, &mut self.scratch)
+                    }),
+                };
+                give(entry, if read.is_ok() { after } else { word });
+                read.map_err(unreadable)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the entry at `address`, and tells which of its pages are outside the region. None, and
+    /// nothing is taken, if none is.
+    fn take_outside(&self, address: usize) -> io::Result<Option<Outside>> {
+        let engine = self.source.engine;
         loop {
             let table = engine.gate_shared();
             let gone = || io::Error::new(io::ErrorKind::NotFound, "a part of the region was unmapped");
@@ -74,8 +132,7 @@ impl<'a> RegionReader<'a> {
             let entries = Arc::clone(span.entries());
             let entry = &entries[page.index];
             if Word::from_bits(entry.load(Ordering::Acquire)).backing() == Backing::None {
-                want_inside(Granules::NONE);
-                return Ok(());
+                return Ok(None);
             }
             let Some(word) = try_take(entry) else {
                 drop(table);
@@ -87,57 +144,25 @@ impl<'a> RegionReader<'a> {
                 Backing::Slot(_) | Backing::Handle(_) => page.granules.without(word.resident()),
             };
             let out = if word.is_sent() { absent } else { absent.without(self.strays(&page)) };
-            drop(table);
-            want_inside(out);
-            // A stray may just be discarded: then it is zero the next time, which an entry that
-            // says so would hide.
-            let after = if out == absent { word.with_sent() } else { word };
-            let pages = |(from, to): (u32, u32)| base.start + from..base.start + to;
-            let bytes = |(from, to): (u32, u32)| from as usize * OS_PAGE..to as usize * OS_PAGE;
-            if word.is_sent() {
-                give(entry, word);
-                out.runs().for_each(|run| room.leave_out(pages(run)));
-                return Ok(());
-            }
-            match word.backing() {
-                Backing::None => give(entry, word),
-                Backing::Slot(slot) => {
-                    let slot = engine.space.claim_slot(slot);
-                    for run in out.runs() {
-                        room.put(pages(run)).copy_from_slice(&engine.space.bytes(&slot)[bytes(run)]);
-                    }
-                    engine.space.release_slot(slot);
-                    give(entry, after);
-                }
-                Backing::Handle(handle) => {
-                    let handle = Handle::from_bits(handle);
-                    let all = out.count() as usize * OS_PAGE == engine.entry_bytes();
-                    let as_packed = if self.packs && all {
-                        engine.store.get_packed(handle, &mut self.scratch)
-                    } else {
-                        Ok(None)
-                    };
-                    let read = match as_packed {
-                        Err(error) => Err(error),
-                        Ok(Some(content)) => {
-                            give(entry, after);
-                            told.add(first + u64::from(base.start)..first + u64::from(base.end));
-                            room.leave_out(base.clone());
-                            let sent = packed(base.clone(), content);
-                            return if sent { Ok(()) } else { Err(io::ErrorKind::Interrupted.into()) };
-                        }
-                        Ok(None) => out.runs().try_for_each(|run| {
-                            let into = room.put(pages(run));
-                            engine.store.get(handle, bytes(run).start, into, &mut self.scratch)
-                        }),
-                    };
-                    give(entry, if read.is_ok() { after } else { word });
-                    read.map_err(unreadable)?;
-                }
-            }
-            return Ok(());
+            return Ok(Some(Outside { page, entries, word, absent, out }));
         }
     }
+}
+
+/// An entry that was taken to be read.
+struct Outside {
+    page: Page,
+    entries: Entries,
+    word: Word,
+    /// The pages that the entry lacks in the region.
+    absent: Granules,
+    /// Those of them that are not there all the same.
+    out: Granules,
+}
+
+/// The place of pages in their base page.
+fn bytes((from, to): (u32, u32)) -> Range<usize> {
+    from as usize * OS_PAGE..to as usize * OS_PAGE
 }
 
 fn unreadable(error: GetError) -> io::Error {

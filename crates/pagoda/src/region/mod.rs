@@ -4,7 +4,7 @@
 //! references itself, because only the user knows which threads write there.
 
 mod access;
-mod adoptable;
+pub(crate) mod adoptable;
 pub(crate) mod limit;
 
 use std::sync::Arc;

@@ -19,7 +19,7 @@ use pagoda_core::page_entry::Granules;
 use pagoda_core::size::Bytes;
 
 use crate::engine::Engine;
-use crate::region::RegionError;
+use crate::region::adoptable::RegionError;
 use crate::state::pending::Extent;
 use crate::table::filling::{AHEAD_PAGES, Density, Filling, granules, of_entry};
 use crate::table::{Entries, Page, Span};
