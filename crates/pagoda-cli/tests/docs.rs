@@ -13,6 +13,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn docs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
@@ -233,28 +235,47 @@ fn a_line_that_looks_like_a_command_is_marked_as_one() {
 
 #[test]
 fn every_command_runs() {
-    let mut ran = 0;
-    for name in pages().into_iter().chain(readmes()) {
-        let commands = commands(&name);
-        if commands.is_empty() {
-            continue;
-        }
-        if let Some(why) = cannot_manage() {
-            return pagoda_linux::testing::skip::skip("the commands of the documentation", why);
-        }
-        let (printed, errors) = run(&name, &commands);
-        // The READMEs show the output of their commands.
-        let says = name.ends_with("README.md");
-        for sum in printed.lines().filter(|line| says && line.ends_with("  -")) {
-            assert!(page(&name).contains(sum), "{name}: {printed}");
-        }
-        for (_, shown) in blocks(&page(&name)).iter().filter(|(language, _)| says && language == "text") {
-            let rows = rows_of(shown.iter().map(String::as_str));
-            assert!(!rows.is_empty() && rows == rows_of(errors.lines()), "{name}: {shown:?}\n{errors}");
-        }
-        ran += commands.len();
+    if let Some(why) = cannot_manage() {
+        return pagoda_linux::testing::skip::skip("the commands of the documentation", why);
     }
+    // Each page has a directory of its own, and its commands wait most of their time.
+    let left = Mutex::new(pages().into_iter().chain(readmes()));
+    let ran = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..PAGES_AT_ONCE {
+            scope.spawn(|| {
+                loop {
+                    let Some(name) = left.lock().expect("no panic holds it").next() else { break };
+                    ran.fetch_add(run_commands(&name), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    let ran = ran.into_inner();
     assert!(ran > 20, "{ran} commands");
+}
+
+/// Pages whose commands run at a time.
+const PAGES_AT_ONCE: usize = 4;
+
+/// Runs the commands of a page, and compares what a README shows of them. Returns how many there
+/// are.
+fn run_commands(name: &str) -> usize {
+    let commands = commands(name);
+    if commands.is_empty() {
+        return 0;
+    }
+    let (printed, errors) = run(name, &commands);
+    // The READMEs show the output of their commands.
+    let says = name.ends_with("README.md");
+    for sum in printed.lines().filter(|line| says && line.ends_with("  -")) {
+        assert!(page(name).contains(sum), "{name}: {printed}");
+    }
+    for (_, shown) in blocks(&page(name)).iter().filter(|(language, _)| says && language == "text") {
+        let rows = rows_of(shown.iter().map(String::as_str));
+        assert!(!rows.is_empty() && rows == rows_of(errors.lines()), "{name}: {shown:?}\n{errors}");
+    }
+    commands.len()
 }
 
 /// The names of the rows of the first table of `pagoda run`, but of those that only some runs have.

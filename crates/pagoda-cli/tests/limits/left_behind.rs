@@ -23,9 +23,16 @@ const UNSEEN: usize = 20;
 /// Parents that are killed while they fork, each later than the one before by more: from its
 /// beginning to long after it.
 const KILLED: u32 = 24;
-/// And more until some were late enough: a loaded machine takes longer.
-const KILLED_MOST: u32 = 64;
+/// And more until some were late enough, each twice as late as the one before: a loaded machine
+/// takes longer. The last one is killed after 74 s.
+const KILLED_MOST: u32 = KILLED + 8;
 const KILL_STEP: Duration = Duration::from_millis(1);
+
+/// When the parent of a round is killed, from its fork on.
+fn kill_after(round: u32) -> Duration {
+    let last = round.min(KILLED);
+    KILL_STEP * last * last * (1 << (round - last))
+}
 
 /// The message of `pagoda run` for a child that was ended because its parent was killed.
 const PARENT_LOST: &str = "was killed before its child had all";
@@ -112,7 +119,7 @@ fn killed(mapping: &Mapping) -> Result<String, String> {
         }
         let middle = fork(|| {
             std::thread::spawn(move || {
-                std::thread::sleep(KILL_STEP * round * round);
+                std::thread::sleep(kill_after(round));
                 kill_process(getpid(), Signal::KILL)
             });
             let last = || match check(mapping, 0..PAGES) {

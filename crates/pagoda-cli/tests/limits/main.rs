@@ -50,7 +50,17 @@ fn main() -> ExitCode {
     if arguments.first().is_some_and(|first| first == ROLE) {
         return program::main(&arguments[1..]);
     }
+    // Those that take longest begin first, so that none of them is left alone at the end.
     let tests: &[(&str, Body)] = &[
+        ("a_child_has_everything_whatever_its_parent_does_next", left_behind::has_everything),
+        (
+            "a_child_whose_parent_is_killed_before_that_ends_with_a_reason",
+            left_behind::ends_without_its_parent,
+        ),
+        ("a_program_over_its_zones_has_right_data_under_each_policy", zoned::is_right),
+        ("a_program_that_locks_all_its_memory_locks_its_own_alone", locked_all::is_there_alone),
+        ("what_the_child_of_a_raw_fork_discards_stays_discarded", discard_in_child::stays_discarded),
+        ("a_process_and_its_children_stay_within_one_budget", tree_budget::is_kept),
         ("a_store_that_fills_up_or_fails_ends_the_program_with_a_reason", store_trouble::ends_with_a_reason),
         ("too_few_descriptors_are_named", process_limits::descriptors),
         (
@@ -60,7 +70,6 @@ fn main() -> ExitCode {
         ("too_few_addresses_are_named", process_limits::addresses),
         ("at_the_limit_of_mappings_the_data_stays_right", process_limits::mappings),
         ("what_is_left_alone_is_counted", left_alone::is_counted),
-        ("a_program_that_locks_all_its_memory_locks_its_own_alone", locked_all::is_there_alone),
         ("what_became_unmovable_is_counted", left_alone::later_is_counted),
         ("what_is_pinned_stays_and_is_counted", pinned::stays),
         ("what_is_handed_on_to_a_pipe_is_right_there", handed_on::is_right),
@@ -73,19 +82,11 @@ fn main() -> ExitCode {
         ("what_a_managed_mapping_grows_by_is_managed_while_all_else_is_followed", grown::is_managed),
         ("what_the_kernel_may_free_leaves_also_if_it_is_written_again", freed::leaves_again),
         ("a_guard_stays_and_what_it_took_the_place_of_is_gone", guarded::are_kept),
-        ("what_the_child_of_a_raw_fork_discards_stays_discarded", discard_in_child::stays_discarded),
         ("the_child_of_a_fork_that_nobody_tells_of_has_everything", released::is_all_there),
         ("what_a_fork_shares_leaves_also_if_nobody_saw_it", passing::shared_memory_leaves),
-        ("a_child_has_everything_whatever_its_parent_does_next", left_behind::has_everything),
-        (
-            "a_child_whose_parent_is_killed_before_that_ends_with_a_reason",
-            left_behind::ends_without_its_parent,
-        ),
         ("a_fork_that_failed_is_not_announced_any_more", failed_fork::is_not_announced),
         ("robust_mutexes_that_were_unmapped_make_room_for_others", mutexes::make_room),
-        ("a_process_and_its_children_stay_within_one_budget", tree_budget::is_kept),
         ("a_child_keeps_many_robust_mutexes_in_memory", mutexes::stay_in_a_child),
-        ("a_program_over_its_zones_has_right_data_under_each_policy", zoned::is_right),
         ("zones_that_can_not_be_are_refused_in_one_line", zoned::are_refused),
         #[cfg(target_arch = "x86_64")]
         ("a_program_that_is_replaced_is_told_if_it_is_not_managed_any_more", replaced::is_told),
