@@ -69,7 +69,7 @@ fn a_fault_names_the_byte_where_that_was_asked_for_and_its_page_in_any_case() {
                 assert_eq!(uffd.wait(5000), Wait::Ready, "the fault arrives");
                 let mut found = None;
                 uffd.read(|message| match message {
-                    Message::Fault { at, write: true } => found = Some(at),
+                    Message::Fault { at, write: true, .. } => found = Some(at),
                     other => panic!("{other:?}"),
                 })
                 .expect("read");

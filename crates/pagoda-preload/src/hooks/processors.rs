@@ -21,7 +21,11 @@ extern "C" fn let_go(place: usize) -> *mut c_void {
 
 /// The same before sysconf(3), if `name` asks for a number of processors.
 extern "C" fn let_go_for(place: usize, name: c_int) -> *mut c_void {
-    if matches!(name, libc::_SC_NPROCESSORS_ONLN | libc::_SC_NPROCESSORS_CONF) { let_go(place) } else { required(place) }
+    if matches!(name, libc::_SC_NPROCESSORS_ONLN | libc::_SC_NPROCESSORS_CONF) {
+        let_go(place)
+    } else {
+        required(place)
+    }
 }
 
 macro_rules! hook {
