@@ -184,6 +184,23 @@ fn source_files_that_pages_name_are_there() {
     assert!(named > 40, "{named} files");
 }
 
+#[test]
+fn modules_that_readmes_list_are_there() {
+    let mut named = 0;
+    for name in readmes() {
+        let sources = docs().join(&name).with_file_name("src");
+        let page = prose(&page(&name));
+        let Some((_, table)) = page.split_once("\n| module |") else { continue };
+        for row in table.lines().skip(2).map_while(|line| line.strip_prefix("| `")) {
+            let module = row.split('`').next().unwrap_or_default();
+            let is_there = sources.join(module).is_dir() || sources.join(format!("{module}.rs")).is_file();
+            assert!(is_there, "{name}: there is no module {module}");
+            named += 1;
+        }
+    }
+    assert!(named > 20, "{named} modules");
+}
+
 /// The commands of a page, without Cargo's: a first one may build before it runs.
 fn commands(name: &str) -> Vec<String> {
     let blocks = blocks(&page(name)).into_iter().filter(|(language, _)| language == "console");
