@@ -1,6 +1,9 @@
 //! A base page as a store packs it: blocks of 4 KiB, each compressed on its own, behind their
 //! lengths.
 //!
+//! In a page of several blocks each takes whole units of [`UNIT`], so that a block that was written
+//! can mostly be replaced in its place: it costs one percent of the packed bytes.
+//!
 //! A part of a page can be read, compared or replaced without unpacking all of it: a fault that
 //! wants one OS page of a 64 KiB base page pays for that OS page. The ratio is that of zram, which
 //! packs OS pages, too. A page that is cold can be packed as a whole instead, with a mark in place
@@ -17,6 +20,15 @@ pub const BLOCK: usize = 4 << 10;
 
 /// A block's length in the header: 0 for one of zeroes, [`BLOCK`] for one that is kept as it is.
 const LENGTH_BYTES: usize = 2;
+
+/// The room of a block in a page of several is a multiple of this.
+pub const UNIT: usize = 32;
+
+/// The room that a block of this packed length takes in a page of so many bytes.
+#[must_use]
+pub fn room(length: usize, page: usize) -> usize {
+    if page > BLOCK { length.next_multiple_of(UNIT) } else { length }
+}
 
 /// The length of a packed page's header.
 #[must_use]
@@ -108,6 +120,23 @@ pub fn repack(
     Some(packer.at)
 }
 
+/// The place of a block in a page's packed bytes, of which the header is enough, and its length
+/// there. None if that is no header.
+#[must_use]
+pub fn place_of_block(packed: &[u8], page: usize, block: usize) -> Option<(usize, usize)> {
+    let at = (0..block).try_fold(header_bytes(page), |at, i| Some(at + room(length(packed, i)?, page)))?;
+    Some((at, length(packed, block)?))
+}
+
+/// Enters the length of a block that was replaced in its place into a page's header.
+///
+/// # Panics
+/// If the header has no such block, or a block can't have that length.
+pub fn set_length(header: &mut [u8], block: usize, len: usize) {
+    let len = u16::try_from(len).expect("a block's length fits its field");
+    header[block * LENGTH_BYTES..][..LENGTH_BYTES].copy_from_slice(&len.to_le_bytes());
+}
+
 /// Packs one block, as it is in a packed page. None if `into` is too short for it. The same content
 /// gives the same bytes.
 #[must_use]
@@ -138,32 +167,35 @@ pub fn packed_blocks(packed: &[u8], page: usize) -> impl Iterator<Item = Option<
 /// Where a page is being packed.
 struct Packer<'a> {
     into: &'a mut [u8],
+    page: usize,
     blocks: usize,
     at: usize,
 }
 
 impl<'a> Packer<'a> {
     fn new(page: usize, into: &'a mut [u8]) -> Self {
-        Self { into, blocks: 0, at: header_bytes(page) }
+        Self { into, page, blocks: 0, at: header_bytes(page) }
     }
 
     fn add(&mut self, block: &[u8], lz4: &mut Lz4) -> Option<()> {
         let len = pack_block(block, self.into.get_mut(self.at..)?, lz4)?;
-        self.added(len);
-        Some(())
+        self.added(len)
     }
 
     fn add_packed(&mut self, packed: &[u8]) -> Option<()> {
         self.into.get_mut(self.at..self.at + packed.len())?.copy_from_slice(packed);
-        self.added(packed.len());
-        Some(())
+        self.added(packed.len())
     }
 
-    fn added(&mut self, len: usize) {
+    fn added(&mut self, len: usize) -> Option<()> {
+        let end = self.at + room(len, self.page);
+        // Packed bytes are a function of the content.
+        self.into.get_mut(self.at + len..end)?.fill(0);
         let length = u16::try_from(len).expect("a block's length fits its field").to_le_bytes();
         self.into[self.blocks * LENGTH_BYTES..][..LENGTH_BYTES].copy_from_slice(&length);
         self.blocks += 1;
-        self.at += len;
+        self.at = end;
+        Some(())
     }
 }
 
@@ -203,10 +235,11 @@ pub fn extent(packed: &[u8], page: usize, offset: usize, len: usize) -> Option<R
         if start >= offset + len {
             break;
         }
+        let room = room(length(packed, i)?, page);
         if start + BLOCK <= offset {
-            from += length(packed, i)?;
+            from += room;
         }
-        at += length(packed, i)?;
+        at += room;
     }
     Some(from..at)
 }
@@ -223,7 +256,7 @@ fn blocks(packed: &[u8], page: usize, offset: usize, len: usize) -> impl Iterato
     (0..page).step_by(BLOCK).enumerate().filter_map(move |(i, start)| {
         let Some(len_packed) = length(packed, i) else { return Some(None) };
         let from = at;
-        at += len_packed;
+        at += room(len_packed, page);
         let size = BLOCK.min(page - start);
         let wanted = start < offset + len && offset < start + size;
         wanted.then(|| Some(Block { start, size, packed: packed.get(from..from + len_packed)? }))

@@ -21,6 +21,7 @@ use crate::mem::occupancy::Occupancy;
 use crate::mem::range::PageRange;
 use crate::uffd::{Progress, Stop, UFFDIO_MOVE, Uffd};
 
+const MOVE_MODE_DONTWAKE: u64 = 1;
 const MOVE_MODE_ALLOW_SRC_HOLES: u64 = 1 << 1;
 
 impl Uffd {
@@ -46,7 +47,8 @@ impl Uffd {
     /// Moves the frames at `from` to `to`, empty memory of our own, at zero copies; holes are
     /// skipped.
     ///
-    /// The kernel is not asked to skip them: where a page that it tries again was discarded
+    /// No thread waits for memory of our own, and looking for one costs half as much as the move.
+    /// The kernel is not asked to skip holes: where a page that it tries again was discarded
     /// meanwhile, it would try that hole again for good.
     ///
     /// # Panics
@@ -58,7 +60,7 @@ impl Uffd {
         let mut done = 0;
         while let Some(rest) = PageRange::new(from.start() + done, from.end()) {
             let to = to + done;
-            let progress = self.move_pages(to, rest, 0, |page| {
+            let progress = self.move_pages(to, rest, MOVE_MODE_DONTWAKE, |page| {
                 // A page that is at both ends stayed where it is, unless the program has put
                 // another mapping there since: that is an event, and none is read while a page
                 // moves.
@@ -101,7 +103,9 @@ impl Uffd {
             progress.bytes += OS_PAGE;
         }
         if progress.bytes > told {
-            self.wake(PageRange::at(to + told, progress.bytes - told));
+            if mode & MOVE_MODE_DONTWAKE == 0 {
+                self.wake(PageRange::at(to + told, progress.bytes - told));
+            }
             // Why it stopped there shows when the rest is tried.
             progress.stop = None;
         }

@@ -168,7 +168,7 @@ fn a_page_marked_to_be_freed_and_written_again_is_not_waited_for() {
         engine.serve(
             FaultAddress::of_byte(memory.address(freed)),
             true,
-            Extent::Granule,
+            Extent::Granules(0),
             &mut kind,
             &mut scratch,
         ) == Served::Done

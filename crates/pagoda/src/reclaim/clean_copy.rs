@@ -59,6 +59,14 @@ impl Engine {
                 self.promote(handle, scratch);
             }
             let changed: Vec<_> = out.runs().map(bytes).collect();
+            if self.store.rewrite(stored, &changed, self.space.bytes(&slot), scratch) {
+                self.counters.add(Counter::Evictions, 1);
+                self.counters.add(Counter::Stores, 1);
+                self.zones.put_pieces(&self.space, slot, out);
+                self.ledger.changed(word, after);
+                give(entry, after);
+                return Step::FrameReady;
+            }
             match self.store.put_changed(stored, &changed, self.space.bytes(&slot), scratch) {
                 Err(error) => self.stop(crate::fault::unreadable(error)),
                 Ok(None) => {}

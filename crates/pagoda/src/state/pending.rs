@@ -39,33 +39,49 @@ impl Fault {
     }
 }
 
-/// The pages that were served last, by any handler. They tell sequential from random access. They
-/// are a guess, so that a lost update does no harm.
+/// The pages that were served last, by any handler, each with how much of it was brought in. They
+/// tell sequential from random access. They are a guess, so that a lost update does no harm.
 #[derive(Default)]
 pub(crate) struct Recent {
-    /// A few for each of several readers that go on at once, as a merge of sorted runs has them.
+    /// A few for each of several readers that go on at once, as a merge of sorted runs has them. A
+    /// page's number, and below it in [`ORDER_BITS`] the order of its granules.
     pages: [AtomicUsize; 32],
     next: AtomicUsize,
 }
 
+const ORDER_BITS: u32 = 3;
+
+/// The order of all granules of a page of 64 KiB.
+const WHOLE_ORDER: u32 = 4;
+
 impl Recent {
-    fn any(&self, is: impl Fn(usize) -> bool) -> bool {
-        self.pages.iter().any(|known| is(known.load(Ordering::Relaxed)))
-    }
-    /// A whole page if that page or the one beside it was served just now, with readahead if it was
-    /// the page below. Else the granule alone.
+    /// How much a fault on this page brings in. Each further fault on or beside a page that was
+    /// served just now brings twice as much; a sequential reader, which has come so far, gets
+    /// readahead, too. Any other gets a granule alone.
     pub(crate) fn extent(&self, page: usize) -> Extent {
-        if self.any(|known| known.wrapping_add(1) == page) {
-            Extent::Onwards
-        } else if self.any(|known| known.abs_diff(page) <= 1) {
-            Extent::Page
-        } else {
-            Extent::Granule
+        let mut order = None;
+        let mut is_onwards = false;
+        for known in &self.pages {
+            let known = known.load(Ordering::Relaxed);
+            let (place, came) = (known >> ORDER_BITS, known as u32 & ((1 << ORDER_BITS) - 1));
+            if place.abs_diff(page) <= 1 {
+                order = order.max(Some(came));
+                is_onwards |= place.wrapping_add(1) == page && came >= WHOLE_ORDER;
+            }
+        }
+        match order.map_or(0, |order| order + 1) {
+            _ if is_onwards => Extent::Onwards,
+            order if order >= WHOLE_ORDER => Extent::Page,
+            order => Extent::Granules(order),
         }
     }
-    pub(crate) fn note(&self, page: usize) {
+    pub(crate) fn note(&self, page: usize, extent: Extent) {
+        let order = match extent {
+            Extent::Granules(order) => order,
+            _ => WHOLE_ORDER,
+        };
         let next = self.next.fetch_add(1, Ordering::Relaxed);
-        self.pages[next % self.pages.len()].store(page, Ordering::Relaxed);
+        self.pages[next % self.pages.len()].store(page << ORDER_BITS | order as usize, Ordering::Relaxed);
     }
 }
 
@@ -73,13 +89,14 @@ impl Recent {
 /// an entry that is its block, and a few more for sequential access (`Engine::comes_back`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// The whole base page: a second fault on a page predicts more.
+    /// The whole base page: several faults on a page predict more.
     Page,
     /// As `Page`, after a fault on the page below: also reads the content behind it in the file
     /// into memory.
     Onwards,
-    /// The granule alone. Random access would pay for fifteen others to be swapped in and evicted.
-    Granule,
+    /// Two to the power of this granules, with the missing one among them. Random access would pay
+    /// for fifteen others to be swapped in and evicted.
+    Granules(u32),
     /// The whole entry, also in a region with a smaller base page: for a caller that ends its
     /// management.
     Whole,

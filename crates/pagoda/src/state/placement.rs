@@ -238,7 +238,11 @@ impl Held {
     /// Gives `thread`, which is held here, its own processors back. False if another does.
     fn let_go(&self, thread: u32) -> bool {
         let changing = thread | CHANGING;
-        if self.thread.compare_exchange(thread & !CHANGING, changing, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+        if self
+            .thread
+            .compare_exchange(thread & !CHANGING, changing, Ordering::SeqCst, Ordering::Relaxed)
+            .is_err()
+        {
             return false;
         }
         // It may have ended, or changed its user: then it is not ours any more.

@@ -10,7 +10,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pagoda_linux::codec::pack::{BLOCK, header_bytes};
+use pagoda_linux::codec::pack::{BLOCK, header_bytes, room};
 
 use crate::crypto::digest::Digester;
 use crate::store::slab_table::ByNumber;
@@ -73,7 +73,8 @@ impl BlockDigests {
             (word >> (block % LENGTHS * 16)) as usize & 0xffff
         };
         let digest = digests.get(block)?.load(Ordering::Relaxed);
-        let from = header_bytes(self.page) + (0..block).map(length).sum::<usize>();
+        let from =
+            header_bytes(self.page) + (0..block).map(|block| room(length(block), self.page)).sum::<usize>();
         (digest != 0).then(|| (from..from + length(block), digest))
     }
 

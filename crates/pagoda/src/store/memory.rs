@@ -317,6 +317,17 @@ impl MemoryTier {
             self.bytes.read_at(block as usize * self.block, piece);
         }
     }
+    /// Copies bytes over those of an object from `at` on, which is a multiple of eight. The last word
+    /// is written whole. With the memory lock held, so that no mover copies them meanwhile.
+    pub fn overwrite(&self, first: u32, at: usize, from: &[u8]) {
+        let mut chain = self.links.chain(first).skip(at / self.block);
+        let within = at % self.block;
+        let (head, rest) = from.split_at(from.len().min(self.block - within));
+        let pieces = std::iter::once((within, head)).chain(rest.chunks(self.block).map(|piece| (0, piece)));
+        for ((within, piece), block) in pieces.zip(&mut chain) {
+            self.bytes.write_at(block as usize * self.block + within, piece);
+        }
+    }
     /// Copies all blocks of a chain to another that is as long.
     pub fn copy(&self, from: u32, to: u32) {
         for (from, to) in self.links.chain(from).zip(self.links.chain(to)) {

@@ -23,6 +23,7 @@
 
 mod block_digests;
 mod cascade;
+mod content_digests;
 mod file;
 mod handle;
 mod lease;
@@ -35,6 +36,7 @@ mod readahead;
 mod recompress;
 mod release;
 mod remote;
+mod rewrite;
 mod scratch;
 mod slab_table;
 mod spill;

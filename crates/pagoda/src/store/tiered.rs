@@ -14,6 +14,7 @@ use pagoda_linux::io::ring::Ring;
 use pagoda_linux::process::lock::Lock;
 
 use super::block_digests::BlockDigests;
+use super::content_digests::ContentDigests;
 use super::file::{Batch, FileTier};
 use super::handle::{Meaning, fill, repeated_word};
 use super::memory::MemoryTier;
@@ -45,6 +46,8 @@ pub struct TieredStore {
     page: usize,
     /// The notes of objects that are in the file and were in memory since.
     pub(super) blocks: BlockDigests,
+    /// The digests of what the blocks of objects hold.
+    pub(super) contents: ContentDigests,
     /// Parts of pages that were read from the file.
     #[cfg(test)]
     pub(crate) parts_read: std::sync::atomic::AtomicU64,
@@ -87,6 +90,7 @@ impl TieredStore {
             base: config.base,
             page: piece(config.base),
             blocks: BlockDigests::new(piece(config.base)),
+            contents: ContentDigests::new(piece(config.base)),
             #[cfg(test)]
             parts_read: std::sync::atomic::AtomicU64::new(0),
             digester,
@@ -144,7 +148,12 @@ impl TieredStore {
         let links = state.pool.linked_segments() as usize * self.memory.segment_bytes()
             / self.memory.block_bytes()
             * 4;
-        let tables = links as u64 + self.table.bytes() + file_table + self.batch_bytes + self.blocks.bytes();
+        let tables = links as u64
+            + self.table.bytes()
+            + file_table
+            + self.batch_bytes
+            + self.blocks.bytes()
+            + self.contents.bytes();
         StoreUsage {
             raw_bytes: Bytes::new(objects * self.page as u64),
             memory_used_bytes: Bytes::new(used),
@@ -193,6 +202,7 @@ impl TieredStore {
                 self.memory.write(word.first(), bytes);
                 self.table.at(id).digest.store(digest, Ordering::Relaxed);
                 self.blocks.forget(id);
+                self.contents.forget(id);
                 self.table.at(id).written();
                 return Ok(id);
             }
@@ -273,6 +283,29 @@ impl TieredStore {
     }
 }
 
+impl TieredStore {
+    /// Whether an object's bytes at `offset` are `content`, by unpacking them.
+    fn compare(
+        &self,
+        id: u32,
+        offset: usize,
+        content: &[u8],
+        scratch: &mut Scratch,
+    ) -> Result<bool, GetError> {
+        let wanted = offset..offset + content.len();
+        let Scratch { packed, slots, block, zstd, repacked, .. } = scratch;
+        let (bytes, raw) = self.load(id, wanted.clone(), packed, slots)?;
+        if raw {
+            return Ok(bytes[wanted] == *content);
+        }
+        if is_dense(bytes) {
+            unpack_dense(bytes, repacked, zstd).ok_or(GetError::Corrupt)?;
+            return Ok(repacked[wanted] == *content);
+        }
+        is_packed(bytes, self.page, offset, content, block).ok_or(GetError::Corrupt)
+    }
+}
+
 impl Store for TieredStore {
     fn put(&self, page: &[u8], scratch: &mut Scratch) -> Result<Put, PutError> {
         assert_eq!(page.len(), self.page, "a page of this store's length");
@@ -341,19 +374,17 @@ impl Store for TieredStore {
         if content.len() == self.page && digest != 0 {
             return Ok(self.digest(content) == digest);
         }
+        if let Some(same) = self.contents.are(id, offset, content, self.content_digester()) {
+            return Ok(same);
+        }
         if !self.is_in_memory(handle) {
             return Ok(self.are_blocks(id, offset, content, scratch));
         }
-        let Scratch { packed, slots, block, zstd, repacked, .. } = scratch;
-        let (bytes, raw) = self.load(id, wanted.clone(), packed, slots)?;
-        if raw {
-            return Ok(bytes[wanted] == *content);
+        let same = self.compare(id, offset, content, scratch)?;
+        if same {
+            self.contents.note(id, offset, content, self.content_digester());
         }
-        if is_dense(bytes) {
-            unpack_dense(bytes, repacked, zstd).ok_or(GetError::Corrupt)?;
-            return Ok(repacked[wanted] == *content);
-        }
-        is_packed(bytes, self.page, offset, content, block).ok_or(GetError::Corrupt)
+        Ok(same)
     }
 
     fn put_changed(
@@ -376,7 +407,9 @@ impl Store for TieredStore {
         let room = &mut repacked[..self.page / 8 * 7];
         let Some(len) = repack(bytes, changed, content, room, block, lz4) else { return Ok(None) };
         // Without room for it the caller has to keep the page, and the next put says why.
-        Ok(self.put_object(&repacked[..len], false, 0).ok().map(Handle::object))
+        let Ok(anew) = self.put_object(&repacked[..len], false, 0) else { return Ok(None) };
+        self.contents.carry(id, anew, changed, content, self.content_digester());
+        Ok(Some(Handle::object(anew)))
     }
 
     fn free(&self, handle: Handle) {

@@ -60,6 +60,23 @@ pub(super) fn walk(store: &TieredStore, seed: u64, steps: u32, movers: bool) {
                 }
                 assert_holds(store, &mut scratch, *handle, page);
             }
+            (81..91, Some((handle, page))) => {
+                let from = random.below(base_len as u64 / 4096) as usize * 4096;
+                let mut content = vec![0x5a; base_len];
+                content[from..from + 4096].copy_from_slice(&page[from..from + 4096]);
+                content[from + random.below(4096) as usize] ^= 1 << random.below(8);
+                let changed = from..from + 4096;
+                if store.rewrite(*handle, std::slice::from_ref(&changed), &content, &mut scratch) {
+                    page[changed.clone()].copy_from_slice(&content[changed.clone()]);
+                }
+                assert_holds(store, &mut scratch, *handle, page);
+                let part = &page[changed];
+                assert_eq!(store.holds(*handle, from, part, &mut scratch), Ok(true), "step {step}");
+                content[from] ^= 1;
+                let is_same = content[from..from + 4096] == *part;
+                let holds = store.holds(*handle, from, &content[from..from + 4096], &mut scratch);
+                assert_eq!(holds, Ok(is_same), "step {step}");
+            }
             (70..74, Some((handle, page))) => {
                 store.promote(*handle, &mut scratch).expect("stored");
                 assert_holds(store, &mut scratch, *handle, page);

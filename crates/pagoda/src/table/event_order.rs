@@ -122,6 +122,12 @@ impl EventOrder {
         self.arrived.clear();
     }
 
+    /// Whether anything is still to come, as far as is known: only then it matters whether the
+    /// kernel is quiet.
+    pub(crate) fn expects_any(&self) -> bool {
+        !(self.deferred.is_empty() && self.leaving.is_empty() && self.arrived.is_empty())
+    }
+
     /// Whether `event` must wait. `is_free` tells whether the table has nothing in a range,
     /// `is_mapped` whether there is a mapping at an address now.
     pub(crate) fn must_wait(

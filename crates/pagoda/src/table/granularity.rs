@@ -113,8 +113,10 @@ impl Engine {
         let count = match span.entries().filling() {
             Filling::Blocks(size) => granules(*size),
             _ => {
-                let alone = Granules::range(granule, granule + 1);
-                return (extent == Extent::Granule).then_some(Part { wanted: alone, all: alone });
+                let Extent::Granules(order) = extent else { return None };
+                let (first, count) = (granule >> order << order, 1 << order);
+                let all = Granules::range(first, (first + count).min((self.entry_bytes() / OS_PAGE) as u32));
+                return Some(Part { wanted: Granules::range(granule, granule + 1), all });
             }
         };
         if extent == Extent::Whole {

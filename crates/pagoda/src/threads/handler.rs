@@ -25,7 +25,7 @@ use crate::store::Scratch;
 /// How long a handler sleeps at most before it looks whether it is to end.
 const WAIT_MS: u32 = 100;
 
-/// The same while threads are held.
+/// The same while threads are held and no handler leads.
 const STREAK_WAIT_MS: u32 = 2;
 
 /// How long a handler that does not lead sleeps between two looks at the leader.
@@ -66,7 +66,6 @@ impl Engine {
         let mut followed = Followed::default();
         while !self.handlers_may_end() {
             rights::follow();
-            self.placement.let_go_idle(now_ns());
             self.placement.follow(&mut followed);
             if faults.is_empty() && self.placement.is_led_by_another(id) {
                 self.stand_by();
@@ -75,7 +74,7 @@ impl Engine {
             let kept = faults.len();
             // With faults that wait for an event, also when there is none to read: one may wait for
             // that. And an event that waits may wait for none that comes.
-            if kept > 0 || self.events_wait.load(Ordering::Relaxed) || self.may_have_messages() {
+            if kept > 0 || self.events_wait.load(Ordering::Relaxed) || self.may_have_messages(id) {
                 self.read_messages(&mut faults, scratch);
             }
             // The oldest one: the watchdog sees a fault that is tried again and again.
@@ -127,6 +126,7 @@ impl Engine {
     /// slow store, or because it is not running.
     fn stand_by(&self) {
         sleep_us(STAND_BY_US);
+        self.placement.let_go_idle(now_ns());
         let Some(leader) = self.placement.leader() else { return };
         let since_ns = self.serving_since_ns[leader].load(Ordering::Acquire);
         if since_ns != 0 && ran_ns().saturating_sub(since_ns) > HELD_UP_NS {
@@ -136,12 +136,16 @@ impl Engine {
 
     /// Waits for messages. Where the kernel does not let this thread wait, it looks for them now
     /// and then.
-    fn may_have_messages(&self) -> bool {
-        // Threads that are held are let go in time.
-        let wait_ms = if self.placement.is_in_streak() { STREAK_WAIT_MS } else { WAIT_MS };
-        match self.space.wait(wait_ms) {
+    fn may_have_messages(&self, id: usize) -> bool {
+        // The leader sets no early timer, which costs it some microseconds for each fault: the
+        // others let threads go in time.
+        let is_watched = self.placement.leader() == Some(id) || !self.placement.is_in_streak();
+        match self.space.wait(if is_watched { WAIT_MS } else { STREAK_WAIT_MS }) {
             Wait::Ready => true,
-            Wait::NotReady => false,
+            Wait::NotReady => {
+                self.placement.let_go_idle(now_ns());
+                false
+            }
             Wait::Refused(_) => {
                 sleep_us(REFUSED_PAUSE_US);
                 true
@@ -154,7 +158,7 @@ impl Engine {
     pub(crate) fn read_messages(&self, faults: &mut Vec<Fault>, scratch: &mut Scratch) {
         let mut table = self.gate_exclusive();
         // Asked before the read: afterwards an unmapping may be in the batch.
-        if self.space.is_quiet() {
+        if table.order.expects_any() && self.space.is_quiet() {
             self.settle_events(&mut table, scratch);
         }
         let read = self.space.read(|message| {
@@ -182,7 +186,7 @@ impl Engine {
     /// processors that run the program, which takes ten times the move: while its thread is the one
     /// that serves the fault, there may be none.
     pub(crate) fn pay_ahead(&self, at: FaultAddress, scratch: &mut Scratch) {
-        if self.recent.extent(at.page() / self.unit_at(at.page()).bytes) != Extent::Granule {
+        if !matches!(self.recent.extent(at.page() / self.unit_at(at.page()).bytes), Extent::Granules(_)) {
             return;
         }
         for _ in 0..PAY_STEPS {
@@ -245,7 +249,7 @@ impl Engine {
                     // They came with it, if it was anywhere.
                     Some(more) => usize::from(*kind != FaultKind::Zero) * more,
                 };
-                self.recent.note(page + ahead);
+                self.recent.note(page + ahead, extent);
                 Served::Done
             }
             Served::Again => {

@@ -178,6 +178,7 @@ impl Engine {
         self.pin_threads(watcher);
         let mut followed = Followed::default();
         while !self.is_quitting() {
+            self.placement.let_go_idle(now_ns());
             self.placement.follow(&mut followed);
             watcher.last_thread.end_with_program();
             if let Some(changed) = watcher.rights.look() {

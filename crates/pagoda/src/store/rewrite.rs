@@ -1,0 +1,189 @@
+//! Blocks of a stored page that were written, put in the place of what they were.
+//!
+//! A page of which one OS page was used and written would be read, packed and written anew, all of
+//! it. Where each new block takes as many units as the old one, it is written over that.
+//!
+//! The caller has the busy bit of the page's entry, so that nothing reads the object meanwhile but a
+//! mover. A mover copies without a lock, and looks at the object's word alone to see a change: so
+//! this module must never write to an object that is moving, nor without the memory lock, with which
+//! a move begins. It must never touch an object that is in another tier, too: the other copy would
+//! be out of date.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use pagoda_linux::codec::pack::{
+    BLOCK, header_bytes, pack_block, place_of_block, room as units_of, set_length,
+};
+
+use super::handle::Meaning;
+use super::objects::{DENSE, Kind, MOVING, Object, QUEUED, Word};
+use super::{Handle, Scratch, TieredStore};
+
+/// A block that was packed anew.
+#[derive(Clone, Copy, Default)]
+struct Anew {
+    block: usize,
+    /// Its place among the object's bytes, and in the buffer.
+    at: usize,
+    from: usize,
+    len: usize,
+    room: usize,
+}
+
+/// The blocks of a page.
+const BLOCKS_MOST: usize = 16;
+
+impl TieredStore {
+    /// Replaces the `changed` runs of a stored page, which are whole blocks of `content`, in their
+    /// place. False, and nothing has changed, where that is not possible.
+    pub(crate) fn rewrite(
+        &self,
+        handle: Handle,
+        changed: &[Range<usize>],
+        content: &[u8],
+        scratch: &mut Scratch,
+    ) -> bool {
+        let Meaning::Object(id) = handle.meaning() else { return false };
+        let Some(object) = self.table.get(id) else { return false };
+        let word = object.word();
+        if !may_be_rewritten(object, word) || !object.enter(word) {
+            return false;
+        }
+        let Scratch { packed, repacked, lz4, .. } = scratch;
+        let header = &mut packed[..header_bytes(self.page_bytes())];
+        self.memory.read(word.first(), 0..header.len(), header);
+        object.leave();
+        let mut anew = [Anew::default(); BLOCKS_MOST];
+        let (mut count, mut filled) = (0, 0);
+        for block in changed.iter().flat_map(|run| run.start / BLOCK..run.end.div_ceil(BLOCK)) {
+            let Some((at, old)) = place_of_block(header, self.page_bytes(), block) else { return false };
+            let Some(into) = repacked.get_mut(filled..) else { return false };
+            let Some(len) = pack_block(&content[block * BLOCK..][..BLOCK], into, lz4) else { return false };
+            let room = units_of(len, self.page_bytes());
+            if room != units_of(old, self.page_bytes()) || filled + room > repacked.len() {
+                return false;
+            }
+            repacked[filled + len..filled + room].fill(0);
+            anew[count] = Anew { block, at, from: filled, len, room };
+            (count, filled) = (count + 1, filled + room);
+        }
+        for one in &anew[..count] {
+            set_length(header, one.block, one.len);
+        }
+        let mut state = self.memory.lock();
+        let now = object.word();
+        // A move changes its place, and no content.
+        if now.len() != word.len() || !may_be_rewritten(object, now) || now.readers() > 0 {
+            return false;
+        }
+        for one in &anew[..count] {
+            self.memory.overwrite(now.first(), one.at, &repacked[one.from..one.from + one.room]);
+        }
+        self.memory.overwrite(now.first(), 0, header);
+        object.digest.store(0, Ordering::Relaxed);
+        // It is as young as one that is put now.
+        if now.has(QUEUED) {
+            state.queue(now).remove(&self.table, id);
+            state.queue(now).push_youngest(&self.table, id);
+        }
+        state.puts += 1;
+        drop(state);
+        self.blocks.forget(id);
+        for run in changed {
+            self.contents.note(id, run.start, &content[run.clone()], self.content_digester());
+        }
+        true
+    }
+}
+
+fn may_be_rewritten(object: &Object, word: Word) -> bool {
+    let elsewhere = word.has(MOVING) || word.has(DENSE) || word.raw() || object.is_kept();
+    word.kind() == Kind::Memory && !elsewhere
+}
+
+#[cfg(test)]
+mod tests {
+    use pagoda_core::page::BasePage;
+    use pagoda_core::size::Bytes;
+
+    use super::*;
+    use crate::store::Store;
+    use crate::store::tests::{assert_holds, config, page_of, stored, with_file};
+
+    /// `page` with one byte of its granule at `from` changed, as the content of a slot that has that
+    /// granule alone.
+    fn with_a_change(page: &mut [u8], from: usize) -> Vec<u8> {
+        page[from + 100] ^= 1;
+        let mut content = vec![0xee; page.len()];
+        content[from..from + 4096].copy_from_slice(&page[from..from + 4096]);
+        content
+    }
+
+    #[test]
+    fn a_written_block_takes_the_place_of_the_old_one() {
+        let store = TieredStore::open(config(BasePage::K64, Bytes::mib(16), None)).expect("memory");
+        let mut scratch = Scratch::new(BasePage::K64);
+        let mut pages: Vec<_> = (0..40).map(|i| page_of(64 << 10, 25, i)).collect();
+        let handles: Vec<_> = pages.iter().map(|page| stored(store.put(page, &mut scratch))).collect();
+        let before = store.usage();
+        let mut in_place = 0;
+        for (round, at) in (0..16).map(|granule| granule * 4096).enumerate() {
+            for (page, handle) in pages.iter_mut().zip(&handles) {
+                let old = page.clone();
+                let content = with_a_change(page, at);
+                if store.rewrite(*handle, std::slice::from_ref(&(at..at + 4096)), &content, &mut scratch) {
+                    in_place += 1;
+                } else {
+                    *page = old;
+                }
+                assert_holds(&store, &mut scratch, *handle, page);
+            }
+            assert_eq!(store.usage().memory_used_bytes, before.memory_used_bytes, "round {round}");
+        }
+        assert!(in_place > 40 * 16 / 2, "{in_place} of {} blocks", 40 * 16);
+    }
+
+    #[test]
+    fn a_block_that_takes_other_room_leaves_the_page_as_it_was() {
+        let store = TieredStore::open(config(BasePage::K64, Bytes::mib(16), None)).expect("memory");
+        let mut scratch = Scratch::new(BasePage::K64);
+        let page = page_of(64 << 10, 25, 3);
+        let handle = stored(store.put(&page, &mut scratch));
+        for other in [vec![0; 64 << 10], page_of(64 << 10, 100, 4)] {
+            assert!(!store.rewrite(handle, std::slice::from_ref(&(8192..12288)), &other, &mut scratch));
+            assert_holds(&store, &mut scratch, handle, &page);
+        }
+        // Nor is one block of two written alone.
+        let mut changed = page.clone();
+        let mut content = with_a_change(&mut changed, 0);
+        content[4096..8192].fill(0);
+        assert!(!store.rewrite(handle, std::slice::from_ref(&(0..8192)), &content, &mut scratch));
+        assert_holds(&store, &mut scratch, handle, &page);
+    }
+
+    #[test]
+    fn a_page_that_is_elsewhere_too_is_never_rewritten() {
+        let (_directory, store, mut scratch) = with_file(BasePage::K64, Bytes::mib(4), Bytes::mib(64));
+        let mut page = page_of(64 << 10, 25, 5);
+        let handle = stored(store.put(&page, &mut scratch));
+        store.spill(Bytes::ZERO).expect("room");
+        let content = with_a_change(&mut page.clone(), 0);
+        let change = 0..4096;
+        let change = std::slice::from_ref(&change);
+        assert!(!store.rewrite(handle, change, &content, &mut scratch), "it is in the file");
+        assert_eq!(store.promote(handle, &mut scratch), Ok(true));
+        assert!(!store.rewrite(handle, change, &content, &mut scratch), "it is there, too");
+        assert_holds(&store, &mut scratch, handle, &page);
+        let Meaning::Object(id) = handle.meaning() else { panic!("a page of one word") };
+        store.demote(handle);
+        store.free(handle);
+        let handle = stored(store.put(&page, &mut scratch));
+        store.table.at(id).flag(MOVING, 0);
+        assert!(!store.rewrite(handle, change, &content, &mut scratch), "it is moving");
+        store.table.at(id).flag(0, MOVING);
+        let content = with_a_change(&mut page, 0);
+        assert!(store.rewrite(handle, change, &content, &mut scratch));
+        assert_holds(&store, &mut scratch, handle, &page);
+    }
+}
