@@ -8,6 +8,7 @@ mod bench;
 mod kills;
 mod line;
 mod pair;
+mod stopped;
 
 use std::fs;
 use std::process::Command;

@@ -11,7 +11,7 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, Scope};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pagoda_core::migrate::handshake::{Hello, Refusal};
 
@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::net::connection::Connection;
 use crate::net::handshake::{self, HANDSHAKE, Heard};
 use crate::net::listener::{Accepted, Listener};
-use crate::net::socket::{Closer, Socket};
+use crate::net::socket::{Closer, Deadline, Socket};
 use crate::receive::{Event, ReceiveOptions, Watch};
 
 /// How long one look for a connection takes before the caller is asked whether to continue.
@@ -51,7 +51,7 @@ pub(crate) fn admit_all(
         let (tell, introduced) = sync_channel(AT_ONCE);
         let mut hall = Hall { options, ringer: &ringer, tell, introduced, here: VecDeque::new(), next: 0 };
         let mut admitted = Admitted::default();
-        let mut until = Instant::now() + options.wait;
+        let mut until = Deadline::after(options.wait);
         loop {
             if watch(Event::Waiting).is_break() {
                 return Err(Error::Cancelled);
@@ -59,7 +59,7 @@ pub(crate) fn admit_all(
             let came = listener.accept_or(&bell, LOOK, options.stall).map_err(Error::Listen)?;
             // Checked whether or not a peer came: strangers that keep coming must not extend the
             // wait.
-            if Instant::now() >= until {
+            if until.is_over() {
                 return Err(admitted.missing(options));
             }
             let _ = (&bell).read(&mut [0; AT_ONCE]);
@@ -67,7 +67,7 @@ pub(crate) fn admit_all(
                 let is_first = admitted.first.is_none();
                 match came.and_then(|(connection, heard)| admitted.take(connection, heard, options, is_late))
                 {
-                    Ok(()) if is_first => until = Instant::now() + options.stall,
+                    Ok(()) if is_first => until = Deadline::after(options.stall),
                     Ok(()) => {}
                     Err(error) => {
                         if watch(Event::Turned(&error)).is_break() {

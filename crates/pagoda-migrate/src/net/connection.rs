@@ -1,13 +1,13 @@
 //! One channel's connection: a socket, in TLS or plain, with whole reads and writes.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pagoda_core::migrate::reply::{REPLY_BYTES, Reply};
 use rustls::{ClientConnection, ServerConnection, StreamOwned};
 
 use crate::error::Error;
-use crate::net::socket::{Closer, Socket};
+use crate::net::socket::{Closer, Deadline, Socket};
 
 /// A connection; reading and writing it may block for its stall.
 pub(crate) enum Connection {
@@ -26,13 +26,13 @@ impl Connection {
     }
 
     /// From now on all must be done by then; `None` lifts it.
-    pub(crate) fn set_deadline(&mut self, deadline: Option<Instant>) -> io::Result<()> {
+    pub(crate) fn set_deadline(&mut self, deadline: Option<Deadline>) {
         match self {
             Self::Plain(socket) => socket,
             Self::Client(stream) => stream.get_mut(),
             Self::Server(stream) => stream.get_mut(),
         }
-        .set_deadline(deadline)
+        .set_deadline(deadline);
     }
 
     pub(crate) fn closer(&self) -> io::Result<Closer> {

@@ -4,7 +4,7 @@
 //! prepared.
 
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pagoda_core::migrate::handshake::{
     ANSWER_BYTES, Answer, GREETING_BYTES, Greeting, HELLO_BYTES, Hello, PROOF_BYTES, Refusal, VERSION,
@@ -13,15 +13,12 @@ use pagoda_linux::process::child::random_bytes;
 
 use crate::error::Error;
 use crate::net::connection::{Connection, lost, tls_error};
+use crate::net::socket::Deadline;
 use crate::net::token::{Side, Token};
 
 /// How long a receiver lets a handshake take in all: it is three small messages. A sender waits for
 /// its turn as long as for any reply.
 pub(crate) const HANDSHAKE: Duration = Duration::from_secs(10);
-
-fn deadline(connection: &mut Connection, limit: Duration) -> Result<(), Error> {
-    connection.set_deadline(Some(Instant::now() + limit)).map_err(Error::System)
-}
 
 /// The error for a handshake that breaks off: more likely another protocol than a bad network.
 fn broken(channel: u16, limit: Duration, error: io::Error) -> Error {
@@ -41,7 +38,7 @@ pub(crate) fn introduce(
     token: Option<&Token>,
     limit: Duration,
 ) -> Result<(), Error> {
-    deadline(connection, limit)?;
+    connection.set_deadline(Some(Deadline::after(limit)));
     let channel = hello.channel;
     let broken = |error| broken(channel, limit, error);
     let said: [u8; GREETING_BYTES] = connection.read_message().map_err(broken)?;
@@ -63,7 +60,8 @@ pub(crate) fn introduce(
     let answer: [u8; ANSWER_BYTES] = connection.read_message().map_err(broken)?;
     match Answer::decode(&answer) {
         Ok(Answer::Taken { proof }) if token.proof(Side::Receiver, &said, &unproven).is(proof) => {
-            connection.set_deadline(None).map_err(Error::System)
+            connection.set_deadline(None);
+            Ok(())
         }
         Ok(Answer::Taken { .. }) => Err(Error::ReceiverUnproven),
         Ok(Answer::Refused(refusal)) => Err(Error::Refused(refusal)),
@@ -81,7 +79,7 @@ pub(crate) fn hear(
     token: Option<&Token>,
     limit: Duration,
 ) -> Result<Heard, Error> {
-    deadline(connection, limit)?;
+    connection.set_deadline(Some(Deadline::after(limit)));
     let nonce: [u8; PROOF_BYTES] = random_bytes().map_err(Error::System)?;
     let greeting = Greeting { version: VERSION, wants_token: token.is_some(), nonce }.encode();
     let broken = |error| broken(0, limit, error);
@@ -108,7 +106,7 @@ pub(crate) fn answer(
         Ok((hello, proof)) => {
             let broken = |error| broken(hello.channel, HANDSHAKE, error);
             connection.send(&Answer::Taken { proof }.encode()).map_err(broken)?;
-            connection.set_deadline(None).map_err(Error::System)?;
+            connection.set_deadline(None);
             Ok(hello)
         }
         Err(refusal) => {

@@ -2,19 +2,44 @@
 //!
 //! A socket has a *stall*: how long one read or write may wait until a byte moves. For the
 //! handshake it has a deadline beside it, so that a peer that sends a byte now and then can't hold
-//! it up.
+//! it up. Both are measured in time that this process ran: where both sides are stopped, neither
+//! gives the other up. This module must never wait for longer than a slice at a time.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::io::retry_on_intr;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use pagoda_core::time::ran_clock::LONGEST_NS;
+use pagoda_linux::process::thread::ran_ns;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_error};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::net::endpoint::Endpoint;
+
+/// The longest single wait: time in which the process is stopped does not count.
+const SLICE: Duration = Duration::from_nanos(LONGEST_NS / 4);
+
+/// A moment of the time that this process ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Deadline(u64);
+
+impl Deadline {
+    /// In so long.
+    pub(crate) fn after(limit: Duration) -> Self {
+        let limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+        Self(ran_ns().saturating_add(limit_ns))
+    }
+
+    /// Whether it has come.
+    pub(crate) fn is_over(self) -> bool {
+        ran_ns() >= self.0
+    }
+}
 
 #[derive(Debug)]
 pub(crate) enum Kind {
@@ -27,7 +52,7 @@ pub(crate) enum Kind {
 pub(crate) struct Socket {
     kind: Kind,
     stall: Duration,
-    deadline: Option<Instant>,
+    deadline: Option<Deadline>,
 }
 
 impl Socket {
@@ -37,9 +62,16 @@ impl Socket {
             // Replies are small and waited for.
             stream.set_nodelay(true)?;
         }
-        let socket = Self { kind, stall, deadline: None };
-        socket.set_timeouts(stall)?;
-        Ok(socket)
+        let slice = Some(stall.min(SLICE));
+        match &kind {
+            Kind::Tcp(stream) => {
+                stream.set_read_timeout(slice).and_then(|()| stream.set_write_timeout(slice))
+            }
+            Kind::Unix(stream) => {
+                stream.set_read_timeout(slice).and_then(|()| stream.set_write_timeout(slice))
+            }
+        }?;
+        Ok(Self { kind, stall, deadline: None })
     }
 
     /// Connects. Blocks for as long as the stall, for each address that the name has.
@@ -49,7 +81,7 @@ impl Socket {
             Endpoint::Tcp { host, port } => {
                 let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
                 for address in (host.as_str(), *port).to_socket_addrs()? {
-                    match TcpStream::connect_timeout(&address, stall) {
+                    match connect_tcp(address, stall) {
                         Ok(stream) => return Self::new(Kind::Tcp(stream), stall),
                         Err(error) => last = error,
                     }
@@ -65,28 +97,25 @@ impl Socket {
     }
 
     /// From now on all must be done by then; `None` lifts it.
-    pub(crate) fn set_deadline(&mut self, deadline: Option<Instant>) -> io::Result<()> {
+    pub(crate) fn set_deadline(&mut self, deadline: Option<Deadline>) {
         self.deadline = deadline;
-        self.set_timeouts(self.stall)
     }
 
-    fn set_timeouts(&self, timeout: Duration) -> io::Result<()> {
-        match &self.kind {
-            Kind::Tcp(stream) => {
-                stream.set_read_timeout(Some(timeout)).and_then(|()| stream.set_write_timeout(Some(timeout)))
-            }
-            Kind::Unix(stream) => {
-                stream.set_read_timeout(Some(timeout)).and_then(|()| stream.set_write_timeout(Some(timeout)))
-            }
+    /// Does a transfer that may have to wait, within the stall and the deadline.
+    fn in_time(&mut self, mut transfer: impl FnMut(&mut Kind) -> io::Result<usize>) -> io::Result<usize> {
+        if self.deadline.is_some_and(Deadline::is_over) {
+            return Err(ErrorKind::TimedOut.into());
         }
-    }
-
-    /// Before each wait.
-    fn prepare(&self) -> io::Result<()> {
-        let Some(deadline) = self.deadline else { return Ok(()) };
-        match deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
-            Some(left) => self.set_timeouts(left.min(self.stall)),
-            None => Err(ErrorKind::TimedOut.into()),
+        let stall = Deadline::after(self.stall);
+        let until = self.deadline.map_or(stall, |deadline| deadline.min(stall));
+        loop {
+            match transfer(&mut self.kind) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                other => return other,
+            }
+            if until.is_over() {
+                return Err(ErrorKind::TimedOut.into());
+            }
         }
     }
 
@@ -99,39 +128,70 @@ impl Socket {
     }
 }
 
+/// Connects. The standard library's limit goes on while this process is stopped.
+fn connect_tcp(to: SocketAddr, stall: Duration) -> io::Result<TcpStream> {
+    let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+    let until = Deadline::after(stall);
+    match connect(&socket, &to) {
+        Ok(()) => {}
+        Err(Errno::INPROGRESS | Errno::INTR) => {
+            while !is_writable(&socket)? {
+                if until.is_over() {
+                    return Err(ErrorKind::TimedOut.into());
+                }
+            }
+            socket_error(&socket)??;
+        }
+        Err(error) => return Err(error.into()),
+    }
+    let stream = TcpStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+/// Whether it can be written to, or has failed, within a slice.
+fn is_writable(socket: &OwnedFd) -> io::Result<bool> {
+    let slice = Timespec::try_from(SLICE).map_err(io::Error::other)?;
+    match poll(&mut [PollFd::new(socket, PollFlags::OUT)], Some(&slice)) {
+        Ok(count) => Ok(count > 0),
+        Err(Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Connects. While the listener's queue is full, the standard library's connect has no limit.
 fn connect_unix(path: &Path, stall: Duration) -> io::Result<UnixStream> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    set_socket_timeout(&socket, Timeout::Send, Some(stall))?;
+    set_socket_timeout(&socket, Timeout::Send, Some(stall.min(SLICE)))?;
     let address = SocketAddrUnix::new(path)?;
-    retry_on_intr(|| connect(&socket, &address)).map_err(|errno| timed_out(errno.into()))?;
-    Ok(socket.into())
-}
-
-/// The kernel's error when a timeout has passed.
-fn timed_out(error: io::Error) -> io::Error {
-    if error.kind() == ErrorKind::WouldBlock { ErrorKind::TimedOut.into() } else { error }
+    let until = Deadline::after(stall);
+    loop {
+        match connect(&socket, &address) {
+            Ok(()) => return Ok(socket.into()),
+            Err(Errno::AGAIN | Errno::INTR) if !until.is_over() => {}
+            Err(Errno::AGAIN | Errno::INTR) => return Err(ErrorKind::TimedOut.into()),
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 impl Read for Socket {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        self.prepare()?;
-        match &mut self.kind {
+        self.in_time(|kind| match kind {
             Kind::Tcp(stream) => stream.read(into),
             Kind::Unix(stream) => stream.read(into),
-        }
-        .map_err(timed_out)
+        })
     }
 }
 
 impl Write for Socket {
     fn write(&mut self, from: &[u8]) -> io::Result<usize> {
-        self.prepare()?;
-        match &mut self.kind {
+        self.in_time(|kind| match kind {
             Kind::Tcp(stream) => stream.write(from),
             Kind::Unix(stream) => stream.write(from),
-        }
-        .map_err(timed_out)
+        })
     }
 
     /// Nothing is held back here.
@@ -170,10 +230,10 @@ mod tests {
         let mut server = listener.accept(Duration::from_secs(5), stall).expect("looked").expect("accepted");
         let error = server.read(&mut [0]).expect_err("nothing comes");
         assert_eq!(error.kind(), ErrorKind::TimedOut);
-        server.set_deadline(Some(Instant::now())).expect("set");
+        server.set_deadline(Some(Deadline::after(Duration::ZERO)));
         client.write_all(b"late").expect("written");
         assert_eq!(server.read(&mut [0]).expect_err("too late").kind(), ErrorKind::TimedOut);
-        server.set_deadline(None).expect("lifted");
+        server.set_deadline(None);
         let mut word = [0; 4];
         server.read_exact(&mut word).expect("read");
         assert_eq!(&word, b"late");

@@ -18,6 +18,7 @@ use twox_hash::XxHash3_64;
 
 use crate::error::Error;
 use crate::net::connection::{Connection, lost};
+use crate::net::socket::Deadline;
 use crate::progress::{Count, Progress};
 use crate::wire::codec::Packer;
 use crate::workers::Orders;
@@ -171,12 +172,11 @@ impl<'a> Outlet<'a> {
 
     /// The meaning of a failed write: the receiver's message, if there is one.
     fn explain(&mut self, error: io::Error) -> Error {
-        if self.connection.set_deadline(Some(Instant::now() + REASON)).is_ok() {
-            // At most one round's end may be there before it.
-            for _ in 0..2 {
-                if let Err(Error::Peer(failure)) = self.connection.reply(self.channel) {
-                    return Error::Peer(failure);
-                }
+        self.connection.set_deadline(Some(Deadline::after(REASON)));
+        // At most one round's end may be there before it.
+        for _ in 0..2 {
+            if let Err(Error::Peer(failure)) = self.connection.reply(self.channel) {
+                return Error::Peer(failure);
             }
         }
         lost(self.channel, self.shared.stall, error)
