@@ -81,10 +81,10 @@
 //!
 //! # Blocking, and the end of the process
 //! An access to a swapped-out page blocks its thread until the page is back: some tens of
-//! microseconds from memory, a disk read from the file. The process is aborted with a line that
-//! says why if content can't be swapped in (the disk fails, bytes come back damaged), or no memory
-//! can be had for ten seconds. It never goes on with memory that reads wrong. See
-//! [`error::StopReason`].
+//! microseconds from memory, a disk read from the file. Where nothing can be moved out to make room
+//! the budget is passed ([`ManagerBuilder::on_exhausted`]). The process is aborted with a line that
+//! says why if content can't be swapped in (the disk fails, bytes come back damaged). It never goes
+//! on with memory that reads wrong. See [`error::StopReason`].
 //!
 //! # For readers of the code
 //! `docs/ARCHITECTURE.md` in the repository tells the life of a page with the module for each step.
@@ -100,6 +100,7 @@ pub use pagoda_core::page::BasePage;
 pub use pagoda_core::release::ReleasePolicy;
 pub use pagoda_core::size::Bytes;
 pub use pagoda_core::zone::ZonePolicy;
+pub use reclaim::passing::Exhausted;
 pub use region::{AccessError, ForeignMemory, PageOutError, Region, RegionBuilder, RegionError};
 
 mod assemble;

@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::engine::shared::{RECLAIMER, Shared};
 use crate::error::{Errno, StartError, StopReason};
 use crate::frames::zones::{Place, ResizeError, ZoneConfig, ZoneStats};
+use crate::reclaim::passing::{Exhausted, OnExhausted};
 use crate::region::RegionBuilder;
 use crate::stats::counters::{Counters, Snapshot};
 use crate::store::RemoteAddress;
@@ -38,6 +39,7 @@ pub struct ManagerBuilder {
     mode: Mode,
     policies: Policies,
     publishes: bool,
+    on_exhausted: Option<OnExhausted>,
 }
 
 impl ManagerBuilder {
@@ -191,6 +193,17 @@ impl ManagerBuilder {
         self.publishes = yes;
         self
     }
+    /// Calls `told` each time that the budget is exhausted: a fault waited for a second, and
+    /// nothing could be moved out to make room. The stores are full, or memory is locked, protected
+    /// or pinned. The budget is passed then, by a share of it, and by twice as much each further
+    /// time; so one region's owner can't end the process. What is free again is taken back once a
+    /// second. `told` runs on a thread of its own, may use regions, and best closes some. Without
+    /// it [`passed_budget_bytes`](Snapshot::passed_budget_bytes) tells.
+    #[must_use]
+    pub fn on_exhausted(mut self, told: impl Fn(Exhausted) + Send + Sync + 'static) -> Self {
+        self.on_exhausted = Some(OnExhausted::new(told));
+        self
+    }
     /// Makes the manager and starts its threads.
     ///
     /// # Errors
@@ -217,14 +230,10 @@ impl ManagerBuilder {
         // A library's threads use the program's allocator. A thread that forks holds the
         // allocator's locks while it waits for us. So a child gets none of the regions.
         let mode = if self.policies.in_thread { Mode::UserOnly } else { self.mode };
-        let engine = Arc::new(assemble(
-            &self.config,
-            counters,
-            Owner::Library(mode),
-            &adoption,
-            self.policies,
-            report_and_abort,
-        )?);
+        let owner = Owner::Library(mode);
+        let mut engine = assemble(&self.config, counters, owner, &adoption, self.policies, report_and_abort)?;
+        engine.on_exhausted = self.on_exhausted;
+        let engine = Arc::new(engine);
         let registration = self.policies.in_thread.then(|| {
             Registration::new(Arc::new(InThread::new(Arc::clone(&engine))))
                 .map_err(|error| StartError::FaultSignal(Errno::from(&error)))
@@ -295,7 +304,13 @@ impl Manager {
     #[must_use]
     pub fn builder() -> ManagerBuilder {
         let policies = Policies { fault_around: true, by_density: true, ..Policies::default() };
-        ManagerBuilder { config: Config::library(), mode: Mode::Full, policies, publishes: false }
+        ManagerBuilder {
+            config: Config::library(),
+            mode: Mode::Full,
+            policies,
+            publishes: false,
+            on_exhausted: None,
+        }
     }
 
     /// Begins a region of `len`, rounded up to whole base pages. It reads as zero and takes no

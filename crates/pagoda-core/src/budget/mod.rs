@@ -29,6 +29,16 @@ const WORKING_LEAST: Bytes = Bytes::mib(4);
 /// sanitizer begins at some TiB. The engine's tables grow with it, by an eight-thousandth.
 pub const DATA_MOST: Bytes = Bytes::gib(1024);
 
+/// By how much a library's budget is passed when nothing of it can be moved out: the `excess` that
+/// is held already, and a high watermark more, twice as much each further `time`.
+#[must_use]
+pub fn passed(excess: Bytes, high: Bytes, time: u32) -> Bytes {
+    excess.saturating_add(Bytes::new(high.get().saturating_mul(1 << time.min(PASSES_DOUBLED))))
+}
+
+/// So often the step is doubled: a thousand high watermarks are more than a machine has.
+const PASSES_DOUBLED: u32 = 10;
+
 /// Address space that an engine may take at most: arenas of twice the budget, the store's room, and
 /// the rest for tables, stacks, the heap and the library itself.
 #[must_use]

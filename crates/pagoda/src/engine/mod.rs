@@ -47,6 +47,7 @@ use crate::clear::huge_state::Clears;
 use crate::error::StopReason;
 use crate::frames::huge_pool::HugePool;
 use crate::frames::zones::Zones;
+use crate::reclaim::passing::OnExhausted;
 use crate::state::announcements::Announcements;
 use crate::state::asked::Asked;
 use crate::state::clears::Clearing;
@@ -166,6 +167,8 @@ pub(crate) struct Engine {
     /// When each handler came to the oldest fault that it is serving, in nanoseconds of the time
     /// that the process ran; 0 if it waits. For the watchdog.
     pub(crate) serving_since_ns: [AtomicU64; HANDLERS_MAX],
+    /// Told when a library's budget is passed.
+    pub(crate) on_exhausted: Option<OnExhausted>,
     pub(crate) stop_hook: StopHook,
 }
 
@@ -238,6 +241,7 @@ impl Engine {
             bringing_back: AtomicUsize::new(0),
             events_wait: AtomicBool::new(false),
             serving_since_ns: [const { AtomicU64::new(0) }; HANDLERS_MAX],
+            on_exhausted: None,
             stop_hook,
         }
     }

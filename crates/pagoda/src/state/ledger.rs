@@ -14,6 +14,8 @@ pub(crate) struct Ledger {
     budget_bytes: AtomicI64,
     /// Bytes that may be held beyond the budget: memory that its owner has made immovable.
     beyond_bytes: AtomicI64,
+    /// Bytes by which a library's budget is passed, because nothing could be moved out.
+    passed_bytes: AtomicI64,
     held_bytes: AtomicI64,
     /// Bytes of the managed regions that are resident, by the entries' masks.
     resident_bytes: AtomicI64,
@@ -40,6 +42,7 @@ impl Ledger {
         Self {
             budget_bytes: AtomicI64::new(budget_bytes as i64),
             beyond_bytes: AtomicI64::new(0),
+            passed_bytes: AtomicI64::new(0),
             held_bytes: AtomicI64::new(0),
             resident_bytes: AtomicI64::new(0),
             followed_bytes: AtomicU64::new(0),
@@ -57,7 +60,14 @@ impl Ledger {
     }
     /// The budget, and the bytes that may be held beyond it.
     pub(crate) fn budget_bytes(&self) -> u64 {
-        self.budget_bytes.load(Ordering::Relaxed) as u64 + self.beyond_bytes()
+        self.budget_bytes.load(Ordering::Relaxed) as u64 + self.beyond_bytes() + self.passed_bytes()
+    }
+    /// The budget is passed by so much from now on.
+    pub(crate) fn pass(&self, bytes: u64) {
+        self.passed_bytes.store(bytes as i64, Ordering::Relaxed);
+    }
+    pub(crate) fn passed_bytes(&self) -> u64 {
+        self.passed_bytes.load(Ordering::Relaxed) as u64
     }
     /// So much may be held beyond the budget from now on. True if that is more than before.
     pub(crate) fn hold_beyond(&self, bytes: u64) -> bool {

@@ -198,6 +198,9 @@ counters! {
     Total AdoptedRanges adopted_ranges,
     /// Bytes of address space taken under management.
     Total AdoptedBytes adopted_bytes,
+    /// Gauge: bytes by which a library's manager passes its budget, because nothing could be moved
+    /// out while a fault waited.
+    Gauge PassedBudgetBytes passed_budget_bytes,
     /// Gauge: bytes left alone because they are mlocked.
     Gauge LeftLockedBytes left_locked_bytes,
     /// Gauge: bytes of populated private anonymous memory left alone because it is read-only or has

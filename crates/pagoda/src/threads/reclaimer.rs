@@ -3,8 +3,6 @@
 //! Its work is `reclaim`'s steps; here is when to do them and when to give up. It must never hold
 //! anything while it waits.
 
-use std::sync::atomic::Ordering;
-
 use pagoda_core::budget::watermark::Pressure;
 use pagoda_core::size::Bytes;
 use pagoda_linux::process::thread::{ran_ns, sleep_us, yield_now};
@@ -12,6 +10,7 @@ use pagoda_linux::procfs::statm::StatmReader;
 
 use crate::engine::Engine;
 use crate::error::{Errno, Immovable, StopReason};
+use crate::reclaim::passing::Passes;
 use crate::state::hand::Step;
 use crate::state::pending::GIVE_UP_NS;
 use crate::state::placement::Followed;
@@ -41,6 +40,8 @@ struct Trouble {
     excess_since_ns: Option<u64>,
     /// Tries of faults that had to be made again before it began.
     kept_faults: u64,
+    /// How often the budget was passed.
+    passes: Passes,
     /// The account at the last step that gained nothing.
     seen: Seen,
 }
@@ -90,6 +91,7 @@ impl Engine {
             }
             if !pressure.update(self.free()) && self.ledger.excess_bytes() == 0 {
                 trouble.since_ns = None;
+                self.return_to_budget(&mut trouble.passes, scratch);
                 if self.shrink_zones(scratch) {
                     continue;
                 }
@@ -103,6 +105,9 @@ impl Engine {
                 }
                 let step = self.reclaim_step(scratch);
                 self.after_step(step, &mut trouble);
+            }
+            if trouble.is_library {
+                self.pass_budget_for_the_oldest(&mut trouble.passes);
             }
             self.make_shared_own();
             self.give_back_pieces();
@@ -241,7 +246,8 @@ impl Engine {
         StopReason::NothingEvictable(Immovable::of(&self.counters.snapshot()))
     }
 
-    /// Starts the clock of giving up, or ends the process when it has run out.
+    /// Starts the clock of giving up. When it has run out, a library's budget is passed, and a
+    /// managed process is ended.
     fn count_trouble(&self, reason: StopReason, trouble: &mut Trouble) {
         let (now, kept_faults) = (ran_ns(), self.zones.kept_faults());
         if trouble.since_ns.is_none() {
@@ -253,9 +259,13 @@ impl Engine {
             && now.saturating_sub(since.max(trouble.measured_ns)) > LOOK_AT_IMMOVABLE_NS;
         if !self.lacks_memory() || may_be_beyond && self.measures_more(trouble) {
             trouble.since_ns = None;
-        } else if kept_faults == trouble.kept_faults && self.file_regions.load(Ordering::Acquire) > 0 {
-            // Perhaps a call on a file waits. It ends with an error by itself.
+        } else if kept_faults == trouble.kept_faults && trouble.is_library {
+            // Perhaps a call waits. It ends with an error by itself.
             trouble.since_ns = Some(now);
+        } else if trouble.is_library {
+            if self.pass_budget(reason, since, &mut trouble.passes) {
+                trouble.since_ns = None;
+            }
         } else if now.saturating_sub(since) > GIVE_UP_NS {
             self.stop(reason);
         }
