@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod custody;
 mod doctor;
 mod exit_error;
 mod latency;

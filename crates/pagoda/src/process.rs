@@ -4,6 +4,7 @@
 //! and never ends. This module must never use anything that needs a thread of the C library.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
@@ -30,7 +31,7 @@ use crate::stats::counters::{Counter, Counters};
 use crate::stats::trace::Tracer;
 use crate::store::Scratch;
 use crate::threads::watcher::Watcher;
-use crate::tree::ShareKeeper;
+use crate::tree::{ShareKeeper, place};
 
 /// The engine of a whole process, for the preload library.
 pub struct ProcessEngine {
@@ -82,7 +83,8 @@ impl ProcessEngine {
         guards::expect();
         engine.placement.turn_on();
         engine.wiped = Some(Mutex::new(WipedReader::new().map_err(proc_error)?));
-        Ok(PreparedEngine { engine: Arc::new(engine), watcher, count })
+        let custody = config.counters.as_deref().map(place::custody_of);
+        Ok(PreparedEngine { engine: Arc::new(engine), watcher, count, custody })
     }
 
     /// A thread is about to fork. May wait for as long as another thread's fork(2) takes.
@@ -193,6 +195,7 @@ pub struct PreparedEngine {
     engine: Arc<Engine>,
     watcher: Watcher,
     count: StatmReader,
+    custody: Option<PathBuf>,
 }
 
 impl PreparedEngine {
@@ -218,7 +221,10 @@ impl PreparedEngine {
     /// # Errors
     /// [`StartError::Threads`].
     pub fn start(self) -> Result<(ProcessEngine, ProcessWatcher), StartError> {
-        let Self { engine, watcher, count } = self;
+        let Self { engine, watcher, count, custody } = self;
+        // Not before: where a child does not take over, its parent ends its registration by closing
+        // its descriptor. Without a copy elsewhere the process runs as well.
+        let _ = custody.map(|at| engine.space.entrust(&at));
         let thread_error = |error: io::Error| StartError::Threads(Errno::from(&error));
         for id in 0..handler_count() {
             let engine = Arc::clone(&engine);

@@ -29,6 +29,7 @@ use pagoda_linux::mem::secret::Secret;
 use pagoda_linux::process::child::{self, Inherited};
 use rustix::process::{Resource, getrlimit};
 
+use crate::custody::{self, Custody};
 use crate::doctor;
 use crate::exit_error::ExitError;
 use crate::output_file::OutputFile;
@@ -118,6 +119,7 @@ pub struct RunArgs {
 struct Managed {
     preload: PathBuf,
     tree: TreeFile,
+    custody: Custody,
     config: Config,
     /// The remote store's password, for managed processes; the configuration says where it is.
     _password: Option<Secret>,
@@ -145,7 +147,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, ExitError> {
     let (stats, trace) = (open(&args.stats, "--stats")?, open(&args.trace, "--trace")?);
     let run = Run { args, path, asked, group, stats, trace, inherited };
     match prepare(args, &run, remote) {
-        Ok(managed) => run.managed(&managed),
+        Ok(managed) => run.managed(managed),
         Err(refusal) if args.best_effort => run.unmanaged(&refusal),
         Err(refusal) => Err(refusal),
     }
@@ -210,7 +212,8 @@ fn prepare(args: &RunArgs, run: &Run, remote: Option<RemoteAddress>) -> Result<M
     fits(&config)?;
     // Said even with --quiet: it differs from the request.
     smaller.iter().for_each(crate::say);
-    Ok(Managed { preload, tree, config, _password: password, trace })
+    let custody = Custody::open(tree.path());
+    Ok(Managed { preload, tree, custody, config, _password: password, trace })
 }
 
 /// Whether this command has a limit of address space, which the program inherits.
@@ -254,16 +257,20 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn managed(self, managed: &Managed) -> Result<ExitCode, ExitError> {
+    fn managed(self, managed: Managed) -> Result<ExitCode, ExitError> {
         let mut command = self.command();
         command
             .env("LD_PRELOAD", preload::value(&managed.preload, std::env::var_os("LD_PRELOAD").as_deref()));
         command.env(config::ENV, managed.config.to_env());
         let tree = managed.tree.tree();
-        let mut sampler = None;
+        let (mut sampler, mut serving) = (None, None);
         // After the program: until then this process may have one thread only.
-        let (ended, wall) = self.supervise(&mut command, || sampler = Sampler::start(tree))?;
+        let (ended, wall) = self.supervise(&mut command, || {
+            sampler = Sampler::start(tree);
+            serving = Some(managed.custody.start());
+        })?;
         let peaks = sampler.map_or_else(Peaks::default, Sampler::finish);
+        let outlived = serving.and_then(|serving| custody::told(serving.finish()));
         let (counters, gauges_at_peak) = peaks.complete(tree.totals());
         let first = tree.first().unwrap_or_default();
         // A program that catches the signal of the mark itself is known by its silence. One that
@@ -272,7 +279,7 @@ impl Run<'_> {
             ended.is_replaced && first.last_look_ns != 0 || peaks.replaced && was_silent(&first);
         let mut verdict = verdict(ended, &first, is_replaced, self.args.best_effort);
         if verdict.line.is_none() {
-            verdict.line = tree.failure().map(failed_below).or_else(|| self.group.killed());
+            verdict.line = tree.failure().map(failed_below).or_else(|| self.group.killed()).or(outlived);
         }
         let base_page = self.args.base_page.bytes() as u64;
         let header = managed.trace.as_ref().map(|trace| {

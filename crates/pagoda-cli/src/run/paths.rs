@@ -99,6 +99,7 @@ impl Drop for TreeFile {
     fn drop(&mut self) {
         // It is fine if another process removed it before.
         let _ = fs::remove_file(&self.path);
+        let _ = fs::remove_file(place::custody_of(&self.path));
     }
 }
 
@@ -112,6 +113,7 @@ fn remove_left(directory: &Path, for_at_least: Duration) {
         let is_made_by_living = Path::new("/proc").join(maker.to_string()).exists();
         if !is_made_by_living && is_left(&path, for_at_least) {
             let _ = fs::remove_file(&path);
+            let _ = fs::remove_file(place::custody_of(&path));
         }
     }
 }

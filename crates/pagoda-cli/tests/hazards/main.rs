@@ -14,6 +14,7 @@ mod limits;
 mod members;
 mod memory_group;
 mod noexec;
+mod outlived;
 mod preloaded;
 mod processors;
 mod program;

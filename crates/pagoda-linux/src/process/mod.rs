@@ -3,6 +3,7 @@
 pub mod affinity;
 pub(crate) mod caller;
 pub mod child;
+pub mod detached;
 pub mod doorbell;
 pub mod identity;
 pub mod image_mark;

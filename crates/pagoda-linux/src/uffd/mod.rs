@@ -8,6 +8,7 @@
 //! outcome.
 
 pub mod coverage;
+pub mod custody;
 pub mod fault_address;
 pub mod fault_signal;
 pub(crate) mod moves;

@@ -62,6 +62,15 @@ pub fn maker_of(name: &str) -> Option<u32> {
     pid.parse().ok().filter(|_| whole)
 }
 
+/// The socket of the custodian of this tree's descriptors, beside its file; see
+/// [`pagoda_linux::uffd::custody`].
+#[must_use]
+pub fn custody_of(tree: &Path) -> PathBuf {
+    let mut path = tree.as_os_str().to_owned();
+    path.push(".custody");
+    path.into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
