@@ -2,60 +2,98 @@
 //!
 //! So a process that outlives a member in its memory gets SIGBUS where that is swapped out, and
 //! reads no zeroes (`pagoda_linux::uffd::custody`). When the run ends before such a process, or
-//! before another member, a process is left behind in its place. It must never hold up the end of
-//! a run, and never end while a copy is needed.
+//! before another member, a process is left behind in its place. The end of a member's connection
+//! also says when its content at the remote store is to be deleted there. This module must never
+//! end while a copy is needed, and hold up the end of a run for some seconds at most.
 
 use std::path::Path;
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
+use pagoda::store::{self, RemoteAddress};
 use pagoda::tree::place;
 use pagoda_linux::process::detached;
-use pagoda_linux::uffd::custody::{Bell, Custodian, Found};
+use pagoda_linux::uffd::custody::{Bell, Custodian, Found, Note};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// A custodian that listens: members may connect already.
 pub struct Custody(Option<(Custodian, Bell)>);
 
 /// One that serves.
-pub struct Serving(Option<(JoinHandle<Custodian>, Bell)>);
+pub struct Serving {
+    thread: JoinHandle<Custodian>,
+    bell: Bell,
+    ended: Sender<Note>,
+    remote: Option<RemoteAddress>,
+    /// Says when the thread that deletes has done all.
+    forgotten: Receiver<()>,
+}
+
+/// How long the end of a run waits until the server has deleted what it had of the program.
+const FORGETS: Duration = Duration::from_secs(3);
 
 impl Custody {
     /// Listens beside this tree's file. A run goes on without one.
     pub fn open(tree: &Path) -> Self {
         let opened = Custodian::open(&place::custody_of(tree));
-        Self(opened.inspect_err(|error| {
+        let told = opened.inspect_err(|error| {
             crate::say(format_args!(
-                "a process that outlives another one in its memory may read zeroes: no socket could be \
-                 made beside the counters file ({error})"
+                "a process that outlives another one in its memory may read zeroes: no socket could be made beside the \
+                 counters file ({error})"
             ));
-        }).ok())
+        });
+        Self(told.ok())
     }
 
-    /// Starts its thread. For after the program: it raises this process's soft limit of descriptors
-    /// to the hard one, because each member takes two.
-    pub fn start(self) -> Serving {
+    /// Starts its threads. For after the program: it raises this process's soft limit of
+    /// descriptors to the hard one, because each member takes two. What ended members have at
+    /// `remote` is deleted there.
+    pub fn start(self, remote: Option<RemoteAddress>) -> Option<Serving> {
         let limit = getrlimit(Resource::Nofile);
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
-        Serving(self.0.and_then(|(mut custodian, bell)| {
-            let body = move || {
-                custodian.serve();
-                custodian
-            };
-            let thread = std::thread::Builder::new().name("pagoda-custody".to_owned()).spawn(body);
-            Some((thread.ok()?, bell))
-        }))
+        let (mut custodian, bell) = self.0?;
+        let (ended, notes) = channel();
+        let forgotten = forget_all(notes, remote.clone());
+        let notes = ended.clone();
+        let body = move || {
+            custodian.serve(|note| _ = notes.send(note));
+            custodian
+        };
+        let thread = Builder::new().name("pagoda-custody".to_owned()).spawn(body).ok()?;
+        Some(Serving { thread, bell, ended, remote, forgotten })
     }
 }
 
+/// Starts the thread that deletes what ended members have at the server.
+fn forget_all(notes: Receiver<Note>, remote: Option<RemoteAddress>) -> Receiver<()> {
+    let (done, forgotten) = channel();
+    let body = move || {
+        for note in notes {
+            // A server that does not answer keeps it until it expires.
+            let _ = remote.as_ref().map(|remote| store::forget(remote, note));
+        }
+        let _ = done.send(());
+    };
+    // Without a thread it expires.
+    let _ = Builder::new().name("pagoda-forget".to_owned()).spawn(body);
+    forgotten
+}
+
 impl Serving {
-    /// Ends it, and tells what it has found. This process has no other thread any more.
+    /// Ends it, and tells what it has found.
     pub fn finish(self) -> Found {
-        let Some((thread, bell)) = self.0 else { return Found::default() };
+        let Self { thread, bell, ended, remote, forgotten } = self;
         drop(bell);
         let Ok(mut custodian) = thread.join() else { return Found::default() };
-        if custodian.is_needed() {
+        let is_needed = custodian.is_needed(&mut |note| _ = ended.send(note));
+        drop(ended);
+        // Its end, or that of the time.
+        let _ = forgotten.recv_timeout(FORGETS);
+        if is_needed {
+            let forget = |note| _ = remote.as_ref().map(|remote| store::forget(remote, note));
             // Where no process can be had, what is left reads zeroes: there is no one to tell.
-            let _ = detached::leave_behind(&custodian.descriptors(), || custodian.serve_the_rest());
+            let _ = detached::leave_behind(&custodian.descriptors(), || custodian.serve_the_rest(forget));
         }
         custodian.found()
     }

@@ -42,7 +42,8 @@ pub(crate) fn handler_count() -> usize {
 /// memory beyond the store's own limit.
 const QUEUED_BUDGETS: u64 = 4;
 
-/// How long a remote store keeps pages that are not renewed: a host that is cut off for so long has
+/// How long a remote store keeps pages that are not renewed, where nothing deletes them for an
+/// engine that was killed: a host that is cut off, or a process that is stopped, for so long has
 /// lost its pages there.
 const REMOTE_EXPIRY: Duration = Duration::from_secs(120);
 

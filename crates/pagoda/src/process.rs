@@ -7,6 +7,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use pagoda_core::budget;
 use pagoda_core::size::Bytes;
@@ -32,6 +33,10 @@ use crate::stats::trace::Tracer;
 use crate::store::Scratch;
 use crate::threads::watcher::Watcher;
 use crate::tree::{ShareKeeper, place};
+
+/// How long a remote store keeps pages that are not renewed, where `pagoda run` deletes them once
+/// their engine has ended: a program may be stopped for so long.
+const LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The engine of a whole process, for the preload library.
 pub struct ProcessEngine {
@@ -224,7 +229,10 @@ impl PreparedEngine {
         let Self { engine, watcher, count, custody } = self;
         // Not before: where a child does not take over, its parent ends its registration by closing
         // its descriptor. Without a copy elsewhere the process runs as well.
-        let _ = custody.map(|at| engine.space.entrust(&at));
+        let note = engine.store.remote_name().unwrap_or_default();
+        if custody.is_some_and(|at| engine.space.entrust(&at, note).is_ok()) {
+            engine.store.lease_for(LEASE);
+        }
         let thread_error = |error: io::Error| StartError::Threads(Errno::from(&error));
         for id in 0..handler_count() {
             let engine = Arc::clone(&engine);

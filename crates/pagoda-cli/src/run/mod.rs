@@ -82,7 +82,7 @@ pub struct RunArgs {
     io_uring: bool,
     /// A Redis or Valkey server, or any node of a cluster, for what the file does not take:
     /// redis://[USER[:PASSWORD]@]ADDRESS:PORT[/DATABASE], the address a literal one. It must not
-    /// evict; content there expires two minutes after its program has ended. A password that is
+    /// evict; content there is deleted when its program has ended. A password that is
     /// given here every user of this machine can see: give it by --remote-password-file.
     #[arg(long, value_name = "URL")]
     remote_store: Option<RemoteAddress>,
@@ -267,7 +267,8 @@ impl Run<'_> {
         // After the program: until then this process may have one thread only.
         let (ended, wall) = self.supervise(&mut command, || {
             sampler = Sampler::start(tree);
-            serving = Some(managed.custody.start());
+            // Without its password the server deletes nothing, and content expires.
+            serving = managed.custody.start(managed.config.remote_with_password().ok().flatten());
         })?;
         let peaks = sampler.map_or_else(Peaks::default, Sampler::finish);
         let outlived = serving.and_then(|serving| custody::told(serving.finish()));

@@ -33,6 +33,9 @@ use crate::mem::range::PageRange;
 use crate::process::caller::sleep_us;
 use crate::uffd::{Message, Stop, Uffd};
 
+/// What a member leaves with its descriptor; all zero if nothing.
+pub type Note = [u8; 16];
+
 /// Members that are held at a time: one in each place of a tree, and as many more for children of
 /// orphans. Each takes two descriptors at most. Those beyond are given back at once, and their
 /// members go without.
@@ -75,18 +78,19 @@ fn socket_for(at: &Path) -> io::Result<(OwnedFd, SocketAddrUnix, OwnedFd)> {
 
 impl Space {
     /// Gives a copy of its descriptor to the custodian at this path, for as long as this process's
-    /// engine lives. Waits for some milliseconds at most.
+    /// engine lives, with a `note` that the custodian's owner gets when it has ended. Waits for
+    /// some milliseconds at most.
     ///
     /// # Errors
     /// There is no custodian, no descriptor, or a filter of system calls that might end the
     /// process. Processes that outlive this one in its memory read zeroes then.
-    pub fn entrust(&self, at: &Path) -> io::Result<()> {
-        entrust(at, &self.uffd).map(std::mem::forget)
+    pub fn entrust(&self, at: &Path, note: Note) -> io::Result<()> {
+        entrust(at, &self.uffd, note).map(std::mem::forget)
     }
 }
 
 /// The connection on which a copy of `uffd` went to the custodian.
-fn entrust(at: &Path, uffd: &Uffd) -> io::Result<OwnedFd> {
+fn entrust(at: &Path, uffd: &Uffd, note: Note) -> io::Result<OwnedFd> {
     if is_filtered() {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
@@ -104,7 +108,7 @@ fn entrust(at: &Path, uffd: &Uffd) -> io::Result<OwnedFd> {
     let mut rights = SendAncillaryBuffer::new(&mut room);
     let descriptors = [uffd.as_fd()];
     rights.push(SendAncillaryMessage::ScmRights(&descriptors));
-    sendmsg(&socket, &[IoSlice::new(&[0])], &mut rights, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+    sendmsg(&socket, &[IoSlice::new(&note)], &mut rights, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
     Ok(socket)
 }
 
@@ -116,6 +120,7 @@ struct Held {
     line: Option<OwnedFd>,
     /// Not here yet, as long as the process has only connected.
     uffd: Option<Uffd>,
+    note: Note,
 }
 
 impl Held {
@@ -123,16 +128,16 @@ impl Held {
         self.line.as_ref().map(AsFd::as_fd).or_else(|| self.uffd.as_ref().map(AsFd::as_fd))
     }
 
-    /// Reads what the member sent, and whether its engine has ended. False if nothing can come of
-    /// it.
-    fn listen(&mut self) -> bool {
+    /// Reads what the member sent, and whether its engine has ended: `ended` gets its note then.
+    /// False if nothing can come of it.
+    fn listen(&mut self, ended: &mut impl FnMut(Note)) -> bool {
         let Some(line) = &self.line else { return true };
         loop {
-            let mut byte = [0];
+            let mut note = Note::default();
             let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut rights = RecvAncillaryBuffer::new(&mut room);
             let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-            match recvmsg(line, &mut [IoSliceMut::new(&mut byte)], &mut rights, flags) {
+            match recvmsg(line, &mut [IoSliceMut::new(&mut note)], &mut rights, flags) {
                 Ok(message) if message.bytes == 0 => break,
                 Ok(_) => {
                     let descriptors = rights.drain().filter_map(|message| match message {
@@ -144,7 +149,7 @@ impl Held {
                     if came.is_none() {
                         return false;
                     }
-                    self.uffd = came;
+                    (self.uffd, self.note) = (came, note);
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return true,
@@ -152,6 +157,9 @@ impl Held {
             }
         }
         self.line = None;
+        if self.note != Note::default() {
+            ended(self.note);
+        }
         // Faults that the engine had read, and not answered, are told again.
         self.uffd.iter().for_each(|uffd| uffd.wake(range(EVERYTHING)));
         self.uffd.is_some()
@@ -171,7 +179,9 @@ impl Held {
         // What can't be read now, for want of descriptors, is read later: the process waits.
         let _ = uffd.read(|message| match message {
             Message::Fault { at, .. } => faults.push(at.page_range()),
-            Message::Fork(child) => born.push(Self { member: self.member, line: None, uffd: Some(child) }),
+            Message::Fork(child) => {
+                born.push(Self { member: self.member, line: None, uffd: Some(child), note: Note::default() });
+            }
             Message::Remap { .. } | Message::Remove(_) | Message::Unmap(_) => {}
         });
         let mut refused = 0;
@@ -231,25 +241,25 @@ impl Custodian {
         Ok((Self { listener: Some(listener), bell, held, spare: spare(), found }, Bell(ringer)))
     }
 
-    /// Serves until its bell is dropped.
-    pub fn serve(&mut self) {
-        while self.look(true) {}
+    /// Serves until its bell is dropped. `ended` gets the note of each engine that has ended.
+    pub fn serve(&mut self, mut ended: impl FnMut(Note)) {
+        while self.look(true, &mut ended) {}
     }
 
     /// Serves what it has until nothing is left, and takes no more.
-    pub fn serve_the_rest(&mut self) {
-        while self.is_needed() {
-            self.look(false);
+    pub fn serve_the_rest(&mut self, mut ended: impl FnMut(Note)) {
+        while self.is_needed(&mut ended) {
+            self.look(false, &mut ended);
         }
     }
 
     /// Takes no more, and tells whether an engine still runs, or a process that outlived its own.
-    pub fn is_needed(&mut self) -> bool {
+    pub fn is_needed(&mut self, ended: &mut impl FnMut(Note)) -> bool {
         if self.listener.is_some() {
             self.accept_all();
             self.listener = None;
         }
-        self.held.retain_mut(|held| held.listen() && (held.line.is_some() || held.is_orphan()));
+        self.held.retain_mut(|held| held.listen(ended) && (held.line.is_some() || held.is_orphan()));
         !self.held.is_empty()
     }
 
@@ -273,7 +283,7 @@ impl Custodian {
 
     /// Waits for something to do, and does it. False once the bell is dropped; without
     /// `hears_bell` that is not looked at.
-    fn look(&mut self, hears_bell: bool) -> bool {
+    fn look(&mut self, hears_bell: bool, ended: &mut impl FnMut(Note)) -> bool {
         let any_orphans = self.held.iter().any(|held| held.line.is_none());
         let timeout = any_orphans.then_some(Timespec { tv_sec: 0, tv_nsec: CHECK_NS });
         let wait = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
@@ -291,7 +301,7 @@ impl Custodian {
         let mut born = Vec::new();
         let found = &mut self.found;
         self.held.retain_mut(|held| {
-            if !held.listen() {
+            if !held.listen(ended) {
                 return false;
             }
             let (refused, children) = held.answer();
@@ -314,7 +324,7 @@ impl Custodian {
                 Ok(line) if self.held.len() < HELD_MOST => {
                     let peer = socket_peercred(&line);
                     let member = peer.map_or(0, |peer| peer.pid.as_raw_nonzero().get().unsigned_abs());
-                    let held = Held { member, line: Some(line), uffd: None };
+                    let held = Held { member, line: Some(line), uffd: None, note: Note::default() };
                     self.held.push(held);
                 }
                 Ok(_) | Err(Errno::INTR | Errno::CONNABORTED) => {}

@@ -23,11 +23,12 @@ fn a_page_that_an_ended_engine_has_not_brought_is_refused() {
     let memory = RegionMemory::map(1 << 20).expect("map");
     // SAFETY: the test's own mapping, which nothing else uses.
     unsafe { uffd.register(memory.range()).expect("register") };
-    let line = entrust(&directory.path().join("custody"), &uffd).expect("it is taken");
+    let line = entrust(&directory.path().join("custody"), &uffd, [7; 16]).expect("it is taken");
     thread::scope(|scope| {
         let serving = scope.spawn(|| {
-            custodian.serve();
-            custodian
+            let mut notes = Vec::new();
+            custodian.serve(|note| notes.push(note));
+            (custodian, notes)
         });
         // The kernel copies, and tells where it could not.
         let reading = scope.spawn(move || (memory.read_what_is_there(8192, &mut [0; 8]), memory));
@@ -41,7 +42,8 @@ fn a_page_that_an_ended_engine_has_not_brought_is_refused() {
         // Its end waits for the event to be read.
         drop(memory);
         drop(bell);
-        let custodian = serving.join().expect("no panic");
+        let (custodian, notes) = serving.join().expect("no panic");
+        assert_eq!(notes, [[7; 16]]);
         assert_eq!(custodian.found(), Found { member: Some(std::process::id()), pages: 1 });
     });
 }
@@ -51,9 +53,9 @@ fn a_member_that_only_connects_is_forgotten() {
     let (directory, mut custodian, _bell) = custodian();
     let (socket, address, _directory) = socket_for(&directory.path().join("custody")).expect("a socket");
     connect(&socket, &address).expect("connected");
-    assert!(custodian.look(true));
+    assert!(custodian.look(true, &mut |_| {}));
     assert_eq!(custodian.held.len(), 1);
     drop(socket);
-    until("it is forgotten", || custodian.look(true) && custodian.held.is_empty());
-    assert!(!custodian.is_needed());
+    until("it is forgotten", || custodian.look(true, &mut |_| {}) && custodian.held.is_empty());
+    assert!(!custodian.is_needed(&mut |_| {}));
 }

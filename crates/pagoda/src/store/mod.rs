@@ -57,7 +57,7 @@ pub use handle::Handle;
 pub(crate) use lease::{LENT_KEYS, Loan};
 pub(crate) use readahead::NEIGHBOURS_MOST;
 pub(crate) use release::Freed;
-pub use remote::{AddressError, RemoteAddress, RemoteError, RemoteOpenError};
+pub use remote::{AddressError, RemoteAddress, RemoteError, RemoteOpenError, forget};
 pub use scratch::Scratch;
 pub use tiered::TieredStore;
 

@@ -10,10 +10,11 @@ use std::time::Duration;
 use pagoda_linux::process::thread::{now_ns, ran_ns};
 
 use super::super::TieredStore;
+use super::fitness::check_server;
 use super::link::RemoteError;
 use super::links::{Links, Outcome, Part};
-use super::{PAUSE_LEAST_NS, REQUEST_NS, RemoteTier, shard_of};
-use crate::store::remote::routes::SHARDS;
+use super::routes::{Routes, SHARDS};
+use super::{Names, PAUSE_LEAST_NS, REQUEST_NS, RemoteAddress, RemoteOpenError, RemoteTier, shard_of};
 
 /// Objects that are deleted by one pipeline of requests.
 const DELETED_AT_ONCE: usize = 512;
@@ -85,7 +86,7 @@ impl RemoteTier {
             return;
         }
         let renew =
-            |shard| redis::cmd("PEXPIRE").arg(self.names.key_of_shard(shard)).arg(self.expiry_ms).clone();
+            |shard| redis::cmd("PEXPIRE").arg(self.names.key_of_shard(shard)).arg(self.expiry_ms()).clone();
         let parts: Vec<_> = due.iter().map(|shard| Part::counting(*shard, &renew(*shard), 1)).collect();
         // As long as it takes, and at most until the objects renewed now have to be renewed again.
         let end_ns = ran_ns().saturating_add(period_ns.max(REQUEST_NS));
@@ -127,11 +128,32 @@ impl RemoteTier {
     /// Deletes everything, if the servers can be reached: an owner that ends in order leaves
     /// nothing to expire.
     fn delete_all(&self) {
-        let delete =
-            |shard| Part::counting(shard, redis::cmd("UNLINK").arg(self.names.key_of_shard(shard)), 1);
-        let parts: Vec<_> = (0..SHARDS).map(delete).collect();
-        self.keeper.lock().links.ask(&self.routes, &parts, ran_ns() + DELETION_NS);
+        self.keeper.lock().links.ask(&self.routes, &deletions_of_all(&self.names), ran_ns() + DELETION_NS);
     }
+
+    /// Content expires so long after it was renewed, from the next write and renewal on.
+    fn lease_for(&self, expiry: Duration) {
+        self.expiry_ms.store(expiry.as_millis() as u64, Ordering::Relaxed);
+        self.keeper.lock().expiry_ns = expiry.as_nanos().min(1 << 62) as u64;
+    }
+}
+
+fn deletions_of_all(names: &Names) -> Vec<Part<'static>> {
+    let delete = |shard| Part::counting(shard, redis::cmd("UNLINK").arg(names.key_of_shard(shard)), 1);
+    (0..SHARDS).map(delete).collect()
+}
+
+/// Deletes all that an engine that has ended had there, by its
+/// [name](TieredStore::remote_name). Blocks for some seconds where servers don't answer.
+///
+/// # Errors
+/// A server could not be reached, or refused it: that part expires by itself.
+pub fn forget(address: &RemoteAddress, name: [u8; 16]) -> Result<(), RemoteOpenError> {
+    let mut links = Links::new(RemoteAddress { database: 0, ..address.clone() });
+    let is_cluster = check_server(&mut links, address.socket)?;
+    let (mut links, routes) = (Links::new(address.clone()), Routes::new(address.socket, is_cluster));
+    let parts = deletions_of_all(&Names { owner: u128::from_be_bytes(name) });
+    Ok(all_done(&links.ask(&routes, &parts, ran_ns() + DELETION_NS))?)
 }
 
 impl TieredStore {
@@ -144,6 +166,17 @@ impl TieredStore {
             };
             (0..DELETIONS).take_while(next).for_each(drop);
         }
+    }
+
+    /// The name of this engine's content at the remote store, if it has one.
+    #[must_use]
+    pub fn remote_name(&self) -> Option<[u8; 16]> {
+        self.remote.as_ref().map(|remote| remote.names.owner.to_be_bytes())
+    }
+
+    /// Has the remote store keep what is not renewed for so long.
+    pub fn lease_for(&self, expiry: Duration) {
+        self.remote.iter().for_each(|remote| remote.lease_for(expiry));
     }
 
     /// Deletes everything at the remote store.

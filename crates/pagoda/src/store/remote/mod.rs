@@ -48,6 +48,7 @@ use crate::store::remote::routes::SHARDS;
 
 pub use address::{AddressError, RemoteAddress};
 pub use fitness::RemoteOpenError;
+pub use keep::forget;
 pub use link::RemoteError;
 
 /// How long one request may take, connecting included: a MiB over a slow line, and a server that
@@ -108,7 +109,7 @@ pub(super) struct RemoteTier {
     sealer: Sealer,
     routes: Routes,
     limit: u64,
-    expiry_ms: u64,
+    expiry_ms: AtomicU64,
     /// How long it pauses after a failure at most.
     pause_most_ns: u64,
     used: AtomicU64,
@@ -164,7 +165,8 @@ impl RemoteTier {
             return Err(RemoteOpenError::ClusterDatabase);
         }
         let random = pagoda_linux::process::child::random_u64;
-        let names = Names { owner: u128::from(random()) << 64 | u128::from(random()) };
+        // Never 0, which stands for none.
+        let names = Names { owner: u128::from(random()) << 64 | u128::from(random()) | 1 };
         let routes = Routes::new(socket, is_cluster);
         let mut writer = links();
         // Where the hashes will be, and that they can be asked for.
@@ -181,7 +183,7 @@ impl RemoteTier {
             sealer,
             routes,
             limit: config.limit.get(),
-            expiry_ms: config.expiry.as_millis() as u64,
+            expiry_ms: AtomicU64::new(config.expiry.as_millis() as u64),
             pause_most_ns: PAUSE_MOST_NS,
             used: AtomicU64::new(0),
             failures: AtomicU64::new(0),
@@ -200,6 +202,9 @@ impl RemoteTier {
         })
     }
 
+    fn expiry_ms(&self) -> u64 {
+        self.expiry_ms.load(Ordering::Relaxed)
+    }
     pub fn used_bytes(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
@@ -279,7 +284,7 @@ impl RemoteTier {
             drop(value);
             batch.items[index] = item;
         }
-        let expire = redis::cmd("PEXPIRE").arg(&key).arg(self.expiry_ms).clone();
+        let expire = redis::cmd("PEXPIRE").arg(&key).arg(self.expiry_ms()).clone();
         writer.request.clear();
         pack_into(&mut writer.request, &[redis::cmd("MULTI"), store, expire, redis::cmd("EXEC")]);
         let request = Cow::Borrowed(&*writer.request);
