@@ -21,6 +21,11 @@ fn a_raw_guard_was_filled_with_its_neighbours() {
 }
 
 #[test]
+fn content_under_a_raw_guard_came_back() {
+    ends_alike("removed");
+}
+
+#[test]
 fn memory_that_a_raw_call_had_wiped_in_children_came_to_them() {
     ends_alike("wipe");
 }

@@ -33,6 +33,7 @@ pub fn expect() {
 }
 
 /// Whether there may be any.
-pub(crate) fn may_be() -> bool {
+#[must_use]
+pub fn may_be() -> bool {
     MAY_BE.load(Ordering::Relaxed)
 }

@@ -16,8 +16,8 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 
 use linux_raw_sys::general::{
-    PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PAGE_IS_SWAPPED, PAGE_IS_WRITTEN, PM_SCAN_CHECK_WPASYNC,
-    PM_SCAN_WP_MATCHING, page_region, pm_scan_arg,
+    PAGE_IS_GUARD, PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PAGE_IS_SWAPPED, PAGE_IS_WRITTEN,
+    PM_SCAN_CHECK_WPASYNC, PM_SCAN_WP_MATCHING, page_region, pm_scan_arg,
 };
 use pagoda_core::page::OS_PAGE;
 use rustix::fs::{Mode, OFlags};
@@ -177,6 +177,24 @@ impl PagemapScanner {
         scan(&self.file, regions, start..end, what, &mut runs, |presence, is_written| {
             (presence, is_written)
         })?;
+        runs.finish();
+        Ok(())
+    }
+
+    /// Calls `f` with each maximal run of guards (`MADV_GUARD_INSTALL`) in `start..end`, lowest
+    /// address first.
+    ///
+    /// # Errors
+    /// `Unsupported` for the fallback, `EINVAL` before Linux 6.16, which can't tell; else the
+    /// kernel's.
+    ///
+    /// # Panics
+    /// If an end is not a multiple of [`OS_PAGE`].
+    pub fn guards(&mut self, start: usize, end: usize, mut f: impl FnMut(Range<usize>)) -> io::Result<()> {
+        assert_whole_pages(start, end);
+        let Buffer::Scan(regions) = &mut self.buffer else { return Err(io::ErrorKind::Unsupported.into()) };
+        let mut runs = Runs { open: None, f: |run, ()| f(run) };
+        scan(&self.file, regions, start..end, What::is(PAGE_IS_GUARD), &mut runs, |_, _| ())?;
         runs.finish();
         Ok(())
     }

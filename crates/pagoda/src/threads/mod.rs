@@ -16,6 +16,7 @@
 //!
 //! A loop holds nothing while it waits.
 
+pub(crate) mod guarded;
 pub(crate) mod handler;
 pub(crate) mod prezero;
 pub(crate) mod publisher;

@@ -35,6 +35,7 @@ use crate::state::pending::HANDLERS_MAX;
 use crate::state::pins::Pinner;
 use crate::state::placement::Followed;
 use crate::stats::counters::Counter;
+use crate::threads::guarded::Guards;
 use crate::tree::ShareKeeper;
 
 /// Growth of unmanaged memory that calls for a look at the maps: less than the watermarks keep
@@ -89,6 +90,7 @@ pub(crate) struct Watcher {
     pub(super) maps: Option<MapsReader>,
     pub(super) present: PagemapScanner,
     threads: ThreadWalker,
+    pub(super) guards: Guards,
     pub(super) locked: LockedReader,
     /// None where the kernel tells of forks: nothing is kept out of children then.
     pub(crate) unforked: Option<UnforkedReader>,
@@ -139,6 +141,7 @@ impl Watcher {
             maps: Some(MapsReader::new(8192)?),
             present: PagemapScanner::new()?,
             threads: ThreadWalker::new(layout)?,
+            guards: Guards::default(),
             locked: LockedReader::new()?,
             unforked: (!fork_events).then(UnforkedReader::new).transpose()?,
             known: Vec::with_capacity(KNOWN_MOST),
@@ -247,6 +250,7 @@ impl Engine {
         if grown || self.look_soon.swap(false, Ordering::Relaxed) || now - watcher.looked_ns > LOOK_NS {
             watcher.looked_ns = now;
             self.look_at_maps(watcher, pressure);
+            self.look_at_guards(watcher);
             watcher.unmanaged = self.ledger.held_bytes().saturating_sub(self.managed_frames_bytes());
         }
         self.note_use();

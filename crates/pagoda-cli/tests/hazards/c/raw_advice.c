@@ -1,10 +1,12 @@
-// raw_advice guard|wipe|sealed: advice about memory, and its sealing, by system calls past the C
+// raw_advice guard|removed|wipe|sealed: advice about memory, and its sealing, by system calls past the C
 // library, where memory is managed.
 #include "t.h"
 #include <setjmp.h>
+#include <sys/utsname.h>
 
 #define BYTES (96 * MIB)
 #define GUARD_INSTALL 102
+#define GUARD_REMOVE 103
 #define NR_MSEAL 462
 
 static sigjmp_buf out;
@@ -37,6 +39,28 @@ static int guard(void) {
     }
     signal(SIGSEGV, on_fault);
     for (char *at = memory; at < memory + 8 * MIB; at += BASE) CHECK(faults(at + 5 * PAGE));
+    return 0;
+}
+
+// Content that was out when a guard was installed over it is gone when the guard is removed.
+static int removed(void) {
+    struct utsname kernel;
+    int major, minor;
+    CHECK(uname(&kernel) == 0 && sscanf(kernel.release, "%d.%d", &major, &minor) == 2);
+    // Before, nothing tells of guards.
+    if (major * 1000 + minor < 6016) return 77;
+    char *memory = map(BYTES), *guarded = memory + 5 * PAGE;
+    size_t bytes = 30 * MIB;
+    fill(memory, BYTES, 1);
+    if (advise(guarded, bytes, GUARD_INSTALL) != 0) return 77;
+    // Many times as long as it takes until it is seen.
+    sleep(5);
+    CHECK(advise(guarded, bytes, GUARD_REMOVE) == 0);
+    for (size_t at = 0; at < bytes; at++) CHECK(guarded[at] == 0);
+    CHECK(wrong(memory, 5 * PAGE, 1) == 0);
+    // Pages behind it have the content of theirs.
+    for (size_t page = 5 + bytes / PAGE; page < BYTES / PAGE; page++)
+        CHECK(*(uint64_t *)(memory + page * PAGE) == word(1, page, 0));
     return 0;
 }
 
@@ -82,5 +106,6 @@ static int sealed(void) {
 
 int main(int count, char **arguments) {
     if (!strcmp(arguments[1], "guard")) return guard();
+    if (!strcmp(arguments[1], "removed")) return removed();
     return !strcmp(arguments[1], "wipe") ? wipe() : sealed();
 }
