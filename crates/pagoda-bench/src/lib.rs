@@ -31,7 +31,7 @@ use measure::process::{Cancel, Cancelled};
 use suites::budget::Load;
 use suites::budget::no_pressure::NoPressure;
 use suites::budget::report::{KEYS, Report, Setting};
-use suites::{all, base_page, budget, clear, counters, migrate, release, tree, zones};
+use suites::{all, base_page, budget, clear, counters, migrate, programs, release, tree, zones};
 
 /// What `--help` says of the keys that all have.
 const COMMON_KEYS: &str = "\
@@ -53,6 +53,8 @@ pub struct BenchArgs {
 enum Bench {
     /// Running over a memory budget, against the kernel's zram and swap with the same total memory
     Budget(BudgetArgs),
+    /// Real programs at 3/4, 1/2 and 1/4 of their native peak, against the kernel's swap with the same total memory
+    Programs(programs::ProgramsArgs),
     /// Trees of processes: fork, short processes, a server that saves, builds, a JVM and node, beside native runs
     Tree(tree::TreeArgs),
     /// Clearing huge frames in different orders, against clearing them from the beginning and against the kernel's huge pages
@@ -188,6 +190,7 @@ fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     let result = match bench {
         Bench::Budget(args) if args.cleanup => clean_up(),
         Bench::Budget(args) => budget(args),
+        Bench::Programs(args) => programs::run(args),
         Bench::Tree(args) => tree::run_all(args),
         Bench::Clear(args) => clear::run(args),
         Bench::Zones(args) => zones::run(args),
@@ -278,9 +281,9 @@ fn warm(bytes: Bytes) {
 }
 
 /// The command line that runs a program under Pagoda.
-fn pagoda_run(plan: &Plan, budget: Bytes, stats: &Path, command: Vec<String>) -> Vec<String> {
+fn pagoda_run(this_program: &str, budget: Bytes, stats: &Path, command: Vec<String>) -> Vec<String> {
     let (budget, stats) = (budget.get().to_string(), stats.display().to_string());
     let words =
-        [&command::pagoda(&plan.program), "run", "--memory", &budget, "--quiet", "--stats", &stats, "--"];
+        [&command::pagoda(this_program), "run", "--memory", &budget, "--quiet", "--stats", &stats, "--"];
     words.into_iter().map(str::to_owned).chain(command).collect()
 }

@@ -105,6 +105,7 @@ fn asked_to_end_in_the_middle_a_bench_leaves_the_machine_as_it_was() {
         ("clear", &["--quick"], When::Process),
         ("migrate", &["--quick"], When::Process),
         ("tree", &["--quick"], When::Process),
+        ("programs", &["--quick"], When::Group),
         ("counters", &["--quick"], When::Process),
     ] {
         // It starts with a managed program, where the others have something without one.

@@ -2,6 +2,7 @@
 
 pub(crate) mod histogram;
 pub(crate) mod machine;
+pub(crate) mod memory;
 pub(crate) mod pairs;
 pub(crate) mod process;
 pub(crate) mod scratch;

@@ -6,6 +6,7 @@ pub(crate) mod budget;
 pub(crate) mod clear;
 pub(crate) mod counters;
 pub(crate) mod migrate;
+pub(crate) mod programs;
 pub(crate) mod release;
 pub(crate) mod tree;
 pub(crate) mod zones;

@@ -119,10 +119,30 @@ impl MemoryGroup {
     /// The memory charged to the group now, in bytes. The kernel charges in batches: some hundred
     /// KiB may not be used by a process yet.
     pub fn usage_bytes(&self) -> io::Result<u64> {
-        // One of them is there, by the version.
-        let text = fs::read_to_string(self.path.join("memory.usage_in_bytes"))
-            .or_else(|_| fs::read_to_string(self.path.join("memory.current")))?;
+        self.number("memory.usage_in_bytes", "memory.current")
+    }
+
+    /// The most memory that was charged at once, in bytes. Version 2 tells it since Linux 5.19.
+    pub fn peak_bytes(&self) -> io::Result<u64> {
+        self.number("memory.max_usage_in_bytes", "memory.peak")
+    }
+
+    /// How many processes of the group the kernel killed for its limit. 0 where it does not tell.
+    #[must_use]
+    pub fn oom_kills(&self) -> u64 {
+        let text = self.text("memory.oom_control", "memory.events").unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+        line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+    }
+
+    fn number(&self, v1: &str, v2: &str) -> io::Result<u64> {
+        let text = self.text(v1, v2)?;
         text.trim().parse().map_err(|_| io::Error::other("the kernel gave no number for a group's memory"))
+    }
+
+    /// One of the two files is there, by the version.
+    fn text(&self, v1: &str, v2: &str) -> io::Result<String> {
+        fs::read_to_string(self.path.join(v1)).or_else(|_| fs::read_to_string(self.path.join(v2)))
     }
 
     /// The directory of the group.

@@ -3,5 +3,6 @@
 
 pub mod cgroup;
 pub mod perf;
+pub mod side;
 pub mod swapfile;
 pub mod zram;

@@ -6,6 +6,7 @@ use serde_json::Value;
 pub fn canned(name: &str) -> Value {
     let text = match name {
         "budget" => include_str!("canned/budget.json"),
+        "programs" => include_str!("canned/programs.json"),
         "tree" => include_str!("canned/tree.json"),
         "clear" => include_str!("canned/clear.json"),
         "release" => include_str!("canned/release.json"),

@@ -194,7 +194,7 @@ impl Bench<'_> {
     fn pagoda(&self, number: usize, details: &mut Details) -> anyhow::Result<Option<Vec<Phase>>> {
         let scratch = Scratch::new()?;
         let stats = scratch.file("stats.json");
-        let command = pagoda_run(self.plan, self.plan.budget, &stats, self.worker(number));
+        let command = pagoda_run(&self.plan.program, self.plan.budget, &stats, self.worker(number));
         self.warm();
         let finished = run(&command, RUN_LIMIT, self.cancel, || ());
         self.plan.step();
@@ -229,7 +229,7 @@ impl Bench<'_> {
             ("--within", (self.plan.budget.get() + OVER_AFTER_BURST).to_string()),
         ];
         command.extend(options.into_iter().flat_map(|(name, value)| [name.to_owned(), value]));
-        let command = pagoda_run(self.plan, self.plan.budget, &scratch.file("stats.json"), command);
+        let command = pagoda_run(&self.plan.program, self.plan.budget, &scratch.file("stats.json"), command);
         self.warm();
         let finished = run(&command, RUN_LIMIT, self.cancel, || ());
         let measured = finished.and_then(|finished| {

@@ -161,7 +161,7 @@ fn pairs(
 
 fn managed(plan: &Plan, scratch: &Scratch, budget: Option<Bytes>, command: Vec<String>) -> Vec<String> {
     match budget {
-        Some(budget) => pagoda_run(plan, budget, &scratch.file("stats.json"), command),
+        Some(budget) => pagoda_run(&plan.program, budget, &scratch.file("stats.json"), command),
         None => command,
     }
 }

@@ -5,7 +5,6 @@
 //! discarded, and the medians are told. Both sides have to print the same. What is not installed has nulls and a
 //! reason. This module must never count a run that ended with an error.
 
-mod memory;
 mod redis;
 mod table;
 mod work;
@@ -21,13 +20,13 @@ use serde::Serialize;
 
 use crate::command::{print, progress, this_program};
 use crate::measure::machine::Machine;
+use crate::measure::memory::descendants_bytes;
 use crate::measure::pairs::{Missing, Pairs};
 use crate::measure::process::{Cancel, run};
 use crate::measure::scratch::Scratch;
 use crate::measure::stats::{Measured, round};
 use crate::suites::budget::reason;
 use crate::{Plan, pagoda_run, warm};
-use memory::descendants_bytes;
 use redis::Bgsave;
 use work::Work;
 
@@ -180,7 +179,9 @@ impl Bench<'_> {
     fn sample(&self, work: &Work, budget: Option<Bytes>) -> anyhow::Result<Sample> {
         let scratch = Scratch::new()?;
         let command = match budget {
-            Some(budget) => pagoda_run(self.plan, budget, &scratch.file("stats.json"), work.command.clone()),
+            Some(budget) => {
+                pagoda_run(&self.plan.program, budget, &scratch.file("stats.json"), work.command.clone())
+            }
             None => work.command.clone(),
         };
         warm(if self.plan.quick { WARM_QUICK } else { WARM });

@@ -10,12 +10,12 @@ use anyhow::bail;
 use pagoda_core::size::Bytes;
 use serde::Serialize;
 
-use super::memory::descendants_bytes;
 use super::work::starts;
 use crate::kernel::{KernelSide, Split};
 use crate::load::data::{Random, mix};
 use crate::load::redis_client::{self, Client, name};
 use crate::measure::histogram::Histogram;
+use crate::measure::memory::descendants_bytes;
 use crate::measure::process::{Cancel, Running};
 use crate::measure::scratch::Scratch;
 use crate::measure::stats::{Measured, middle, middle_of, round};
@@ -171,7 +171,9 @@ impl Bench<'_> {
     }
 
     fn pagoda(&self, budget: Bytes) -> anyhow::Result<Sample> {
-        self.run(|server, scratch| pagoda_run(self.plan, budget, &scratch.file("stats.json"), server))
+        self.run(|server, scratch| {
+            pagoda_run(&self.plan.program, budget, &scratch.file("stats.json"), server)
+        })
     }
 
     fn kernel(&self, budget: Bytes, data: Bytes) -> anyhow::Result<Sample> {

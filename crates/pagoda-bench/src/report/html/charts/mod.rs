@@ -133,6 +133,28 @@ pub fn tree(json: &Value) -> Vec<Chart> {
     ]
 }
 
+/// Of `pagoda bench programs`.
+pub fn programs(json: &Value) -> Vec<Chart> {
+    const PARTS: [(&str, &str); 3] = [("three_quarters", "3/4"), ("half", "half"), ("quarter", "a quarter")];
+    let programs = json.pointer("/programs").and_then(Value::as_object);
+    let of_part = |(part, title): (&str, &str)| {
+        let mut bars = Bars::of(json).known(Side::Baseline, "native", 1.0);
+        for (name, figures) in programs.into_iter().flatten() {
+            let at = |key: &str| number(figures, &format!("/{part}/{key}"));
+            let alive = figures.pointer(&format!("/{part}/kernel/end")).is_some_and(|end| end == "ok");
+            let native = number(figures, "/native/s").filter(|_| alive);
+            if let (Some(kernel), Some(native)) = (at("kernel/s"), native) {
+                bars = bars.known(Side::Kernel, format!("{name}, zram and swap"), kernel / native);
+            }
+            if let Some(ratio) = at("ratio_native") {
+                bars = bars.known(Side::Pagoda, format!("{name}, Pagoda"), ratio);
+            }
+        }
+        bars.chart(format!("Programs in {title} of their native peak"), OVER_NATIVE)
+    };
+    PARTS.map(of_part).into()
+}
+
 /// Of `pagoda bench clear`.
 pub fn clear(json: &Value) -> Vec<Chart> {
     let mut charts = Vec::new();
