@@ -81,7 +81,7 @@ fn forget_all(notes: Receiver<Note>, remote: Option<RemoteAddress>) -> Receiver<
 }
 
 impl Serving {
-    /// Ends it, and tells what it has found.
+    /// Ends it, and tells its findings.
     pub fn finish(self) -> Found {
         let Self { thread, bell, ended, remote, forgotten } = self;
         drop(bell);

@@ -32,7 +32,8 @@ use crate::table::entry_bytes;
 /// Threads that serve faults: one more than a blocking fetch can occupy, no more than processors
 /// help.
 pub(crate) fn handler_count() -> usize {
-    // The standard library would ask the C library, whose answer is the program's in a preloaded one.
+    // The standard library would ask the C library, whose answer is the program's in a preloaded
+    // one.
     let processors = affinity::of_thread(0).map_or(1, |own| own.count() as usize);
     processors.clamp(2, crate::state::pending::HANDLERS_MAX)
 }

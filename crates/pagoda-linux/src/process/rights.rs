@@ -160,8 +160,8 @@ pub fn of_this_thread() -> io::Result<Rights> {
 }
 
 /// Gives up all capabilities of the calling raw thread but those to change its ids, which are no
-/// more in effect, to lock memory and to hold threads on a processor; its supplementary groups; and the right to gain any by exec.
-/// Of a thread without rights it changes nothing.
+/// more in effect, to lock memory and to hold threads on a processor; its supplementary groups; and
+/// the right to gain any by exec. Of a thread without rights it changes nothing.
 pub fn give_up() {
     // SAFETY: no supplementary group is fewer than before, of the calling thread alone.
     let _ = unsafe { syscall3(raw::__NR_setgroups, 0, 0, 0) };

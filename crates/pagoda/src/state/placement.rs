@@ -1,16 +1,16 @@
 //! The processor of a streak: threads that fault again and again are held on the processor of the
 //! handler that serves them, and all threads of the engine run there meanwhile.
 //!
-//! Waking a thread on another processor takes ten times what serving its fault takes, and any thread
-//! of the process that runs elsewhere makes each move of a page an interrupt. So one handler, the
-//! *leader*, reads messages during a streak; the others leave the wait queue, and take over if it is
-//! held up.
+//! Waking a thread on another processor takes ten times what serving its fault takes, and any
+//! thread of the process that runs elsewhere makes each move of a page an interrupt. So one
+//! handler, the *leader*, reads messages during a streak; the others leave the wait queue, and take
+//! over if it is held up.
 //!
 //! A thread is held only while it waits for a fault, so that it never sees itself being held; and a
 //! call by which a program looks at its processors, or makes something that inherits them, lets it
-//! go before ([`Placement::let_go_caller`]). Threads of the program use atomics alone here: none may
-//! hold a lock that a handler waits for. This module must never hold a thread whose own mask allows
-//! one processor only, and never leave one held.
+//! go before ([`Placement::let_go_caller`]). Threads of the program use atomics alone here: none
+//! may hold a lock that a handler waits for. This module must never hold a thread whose own mask
+//! allows one processor only, and never leave one held.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -179,7 +179,7 @@ impl Placement {
                 continue;
             }
             let is_over = now_us.saturating_sub(held.last_us.load(Ordering::Relaxed)) > OVER_US;
-            if !(is_over || !may_hold) || !held.let_go(thread) {
+            if may_hold && !is_over || !held.let_go(thread) {
                 is_any = true;
             }
         }

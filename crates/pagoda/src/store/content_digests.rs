@@ -2,9 +2,10 @@
 //! same digest was not written, and costs no unpacking.
 //!
 //! A digest is noted when a block is found to be as it was, or is stored anew by itself; a block
-//! without one is unpacked and compared. It takes 8 bytes for each 4 KiB of the objects whose blocks
-//! went out one by one. A program can't make two contents look equal ([`crate::crypto::digest`]).
-//! This module must never tell of an object what was noted of another that had its number.
+//! without one is unpacked and compared. It takes 8 bytes for each 4 KiB of the objects whose
+//! blocks went out one by one. A program can't make two contents look equal
+//! ([`crate::crypto::digest`]). This module must never tell the digests of an earlier object that
+//! had the same number.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -66,7 +67,7 @@ impl ContentDigests {
         }
     }
 
-    /// Forgets what is known of an object.
+    /// Forgets the digests of an object.
     pub fn forget(&self, id: u32) {
         self.records.get(id).into_iter().flatten().for_each(|digest| digest.store(0, Ordering::Relaxed));
     }

@@ -317,8 +317,8 @@ impl MemoryTier {
             self.bytes.read_at(block as usize * self.block, piece);
         }
     }
-    /// Copies bytes over those of an object from `at` on, which is a multiple of eight. The last word
-    /// is written whole. With the memory lock held, so that no mover copies them meanwhile.
+    /// Copies bytes over those of an object from `at` on, which is a multiple of eight. The last
+    /// word is written whole. With the memory lock held, so that no mover copies them meanwhile.
     pub fn overwrite(&self, first: u32, at: usize, from: &[u8]) {
         let mut chain = self.links.chain(first).skip(at / self.block);
         let within = at % self.block;

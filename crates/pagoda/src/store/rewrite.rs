@@ -1,13 +1,13 @@
-//! Blocks of a stored page that were written, put in the place of what they were.
+//! Written blocks of a stored page, put in the place of the old ones.
 //!
 //! A page of which one OS page was used and written would be read, packed and written anew, all of
 //! it. Where each new block takes as many units as the old one, it is written over that.
 //!
-//! The caller has the busy bit of the page's entry, so that nothing reads the object meanwhile but a
-//! mover. A mover copies without a lock, and looks at the object's word alone to see a change: so
-//! this module must never write to an object that is moving, nor without the memory lock, with which
-//! a move begins. It must never touch an object that is in another tier, too: the other copy would
-//! be out of date.
+//! The caller has the busy bit of the page's entry, so that nothing reads the object meanwhile but
+//! a mover. A mover copies without a lock, and looks at the object's word alone to see a change: so
+//! this module must never write to an object that is moving, nor without the memory lock, with
+//! which a move begins. It must never touch an object that is in another tier, too: the other copy
+//! would be out of date.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -111,8 +111,8 @@ mod tests {
     use crate::store::Store;
     use crate::store::tests::{assert_holds, config, page_of, stored, with_file};
 
-    /// `page` with one byte of its granule at `from` changed, as the content of a slot that has that
-    /// granule alone.
+    /// `page` with one byte of its granule at `from` changed, as the content of a slot that has
+    /// that granule alone.
     fn with_a_change(page: &mut [u8], from: usize) -> Vec<u8> {
         page[from + 100] ^= 1;
         let mut content = vec![0xee; page.len()];

@@ -1,5 +1,5 @@
 //! Guards that a program installed by raw system calls (`MADV_GUARD_INSTALL`), as the C library
-//! does for stacks: the kernel drops what is in memory there, and tells nothing.
+//! does for stacks: the kernel drops the content in memory there, and tells nothing.
 //!
 //! What was swapped out would be there again when the guard is removed, where zeroes should be. So
 //! the watcher asks for guards, a part of the managed memory at each look, and discards what is

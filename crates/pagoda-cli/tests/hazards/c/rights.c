@@ -1,8 +1,8 @@
 // rights MODE MIB: a program of root with MIB of memory gives up rights, and looks which threads of
 // its process have them still. start: it gives nothing up; threads that it did not make have none
-// in effect but that of locking memory (CAP_IPC_LOCK). user: setresuid(2) by the C library. raw:
-// the same by a system call. back: seteuid(2) to a user and back. capset: all capabilities, by a
-// system call. child: a child of fork does what `user` does. small: a child of fork looks at the
+// in effect but those of locking memory and of placing threads (CAP_IPC_LOCK, CAP_SYS_NICE). user:
+// setresuid(2) by the C library. raw: the same by a system call. back: seteuid(2) to a user and
+// back. capset: all capabilities, by a system call. child: a child of fork does what `user` does. small: a child of fork looks at the
 // thread that watches it. gone: another thread changes the user by a system call when the main
 // thread has ended. groups, raw_groups: supplementary groups alone, by the C library and by a
 // system call. Then the memory has to be right, also in a child of a fork.
@@ -90,7 +90,7 @@ static int count_privileged(int user, int names_all) {
         }
         if (status) fclose(status);
         int is_ours = strncmp(name, "pagoda", 6) == 0;
-        if (!names_all) in_effect &= ~(1ull << CAP_IPC_LOCK);
+        if (!names_all) in_effect &= ~(1ull << CAP_IPC_LOCK | 1ull << CAP_SYS_NICE);
         if ((names_all || is_ours) && (in_effect != 0 || (names_all && (effective != user)))) {
             printf("%s: user %u %u, capabilities %llx\n", name, real, effective, in_effect);
             count++;
