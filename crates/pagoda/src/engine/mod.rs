@@ -21,8 +21,8 @@
 //!    an entry's busy bit, never with the gate), then the known state of that file
 //!
 //! Innermost, around nothing else: the lock within which a table gives out its nodes
-//! (`pagoda_core::space::radix`), and the list of servers of SIGBUS. Pins and the tree file have no
-//! lock.
+//! (`pagoda_core::space::radix`), the list of servers of SIGBUS, and the streaks of faults.
+//! Pins and the tree file have no lock.
 //!
 //! No thread of the engine waits for a lock that the program could hold, and none touches managed
 //! memory. This module must never do the work itself: faults, events, reclaim and adoption each
