@@ -160,7 +160,9 @@ impl Engine {
         if word.resident().has(granule) {
             return self.serve_resident(&taken, miss);
         }
-        if let (Some(file), Backing::None) = (&file, word.backing()) {
+        if let Some(file) = &file
+            && self.is_left_in_file(word.backing(), granule)
+        {
             let entries = Arc::clone(span.entries());
             drop(table);
             if !self.fetch_from_file(file, &entries, page.index, word, miss.scratch.taker) {

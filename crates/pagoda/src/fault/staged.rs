@@ -33,7 +33,8 @@ impl Engine {
     }
 
     /// Moves the content of a staged page into the region. A granule without a page in the slot
-    /// reads as zero. It is filled by a fault of its own and is not counted as resident.
+    /// reads as zero, or is in the page's file. It is filled by a fault of its own and is not
+    /// counted as resident.
     #[expect(clippy::too_many_arguments, reason = "the state of one page, taken apart once")]
     pub(crate) fn install(
         &self,
@@ -69,6 +70,9 @@ impl Engine {
         let here = page.addresses(granule, granule + 1);
         if there.has(granule) {
             return (word, self.settle(moved.stop, here));
+        }
+        if span.entries().file().is_some() {
+            return (word, Served::Again);
         }
         // However little room there is: otherwise the page would be stored and fetched again and
         // again for one zero page.

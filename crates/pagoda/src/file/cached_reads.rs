@@ -10,7 +10,7 @@
 //! while it has an entry's busy bit.
 
 use pagoda_core::page::OS_PAGE;
-use pagoda_core::page_entry::Backing;
+use pagoda_core::page_entry::{Backing, Granules};
 
 use crate::engine::Engine;
 use crate::file::orders::{Reader, is_unasked};
@@ -70,14 +70,19 @@ impl Inner {
         }
         let Some(span) = table.find(self.range.start() + offset) else { return Outcome::Elsewhere };
         let Some(word) = try_take(span.entry(index)) else { return Outcome::Busy };
-        let pages = at / OS_PAGE..(at + into.len()).div_ceil(OS_PAGE);
-        let lost = self.file.lost_granules(index);
-        let is_lost = pages.into_iter().any(|granule| lost.has(granule as u32));
+        let pages = Granules::range((at / OS_PAGE) as u32, (at + into.len()).div_ceil(OS_PAGE) as u32);
+        let is_lost = !pages.and(self.file.lost_granules(index)).is_empty();
         let (Backing::Slot(slot), true) = (word.backing(), is_unasked(word) && !is_lost) else {
             give(span.entry(index), word);
             return Outcome::Elsewhere;
         };
         let held = engine.space.claim_slot(slot);
+        // A part may have been dropped, and be in the file alone.
+        if !pages.without(engine.space.pages_of(&held)).is_empty() {
+            engine.space.release_slot(held);
+            give(span.entry(index), word);
+            return Outcome::Elsewhere;
+        }
         into.copy_from_slice(&engine.space.bytes(&held)[at..at + into.len()]);
         engine.space.release_slot(held);
         self.file.reads.note_asked(index);

@@ -175,6 +175,25 @@ impl PageFile {
         self.note_content(index, into);
     }
 
+    /// Reads granules `from..to` of entry `index` in the same way.
+    pub(super) fn read_granules(&self, index: usize, (from, to): (u32, u32), into: &mut [u8]) {
+        let first = self.first_page(index);
+        for (granule, page) in (from..to).zip(into.chunks_exact_mut(OS_PAGE)) {
+            let number = first + u64::from(granule);
+            let offset = number * OS_PAGE as u64;
+            let wanted = self.bytes_in(offset, OS_PAGE);
+            if wanted == 0 {
+                page.fill(0);
+                continue;
+            }
+            self.read_page(offset, page);
+            self.read_bytes.fetch_add(wanted as u64, Ordering::Relaxed);
+            if self.writable && !self.lost.has(number) {
+                self.note_page(number, &page[..wanted]);
+            }
+        }
+    }
+
     fn read_page(&self, offset: u64, into: &mut [u8]) {
         let wanted = self.bytes_in(offset, OS_PAGE);
         let trouble = match self.read_at(offset, into) {

@@ -5,13 +5,17 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use pagoda_core::page::{BasePage, OS_PAGE};
+use pagoda_core::page_entry::{Backing, Granules};
 use pagoda_core::size::Bytes;
+use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::testing::address::load;
 use pagoda_linux::testing::mapping::bytes_of;
 use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::skip::skip_without_moves;
 
 use super::super::tests::mapped;
+use crate::state::pins::Pinner;
+use crate::store::Scratch;
 
 const READERS: u64 = 2;
 const READS: usize = 20_000;
@@ -93,4 +97,58 @@ fn a_call_with_swapped_out_memory_gets_it_back() {
     let found = std::fs::read(file.path()).expect("it is there");
     assert!(found[15 * OS_PAGE..18 * OS_PAGE].iter().all(|byte| *byte == 0));
     assert!(found[18 * OS_PAGE] == 18 && found[15 * OS_PAGE - 1] == 14);
+}
+
+/// A page of the base page can't leave when the others do: those are dropped, and are in the file
+/// alone when it follows.
+#[test]
+fn a_page_that_leaves_after_its_neighbours_takes_none_of_their_content() {
+    const LATE: usize = 3;
+    const PAGES: usize = 16;
+    if skip_without_moves("a page that leaves late") {
+        return;
+    }
+    let (file, manager, region) = mapped(BasePage::K64);
+    let (engine, memory) = (manager.engine(), region.inner().memory());
+    let mut scratch = Scratch::new(engine.base);
+    let base = PageRange::at(memory.range().start(), PAGES * OS_PAGE);
+    let late = PageRange::page(base.start() + LATE * OS_PAGE);
+    let mut byte = [0];
+    let word = || {
+        let table = engine.gate_shared();
+        table.find(base.start()).expect("mapped").word(0)
+    };
+    for is_dropped in [true, false] {
+        for page in 0..PAGES {
+            region.write_at((page * OS_PAGE) as u64, &[page as u8 + 100]).expect("a disk");
+        }
+        assert!(engine.pins.pin(Pinner::Mutex(late.start()), late));
+        engine.page_out(base, &mut scratch).expect("room");
+        engine.pins.unpin(Pinner::Mutex(late.start()));
+        let all_but_it_are_in_the_file = word();
+        assert_eq!(all_but_it_are_in_the_file.backing(), Backing::None);
+        assert_eq!(all_but_it_are_in_the_file.resident(), Granules::range(LATE as u32, LATE as u32 + 1));
+        if is_dropped {
+            engine.page_out(base, &mut scratch).expect("room");
+            assert_eq!((word().backing(), word().resident()), (Backing::None, Granules::NONE));
+        } else {
+            let table = engine.gate_shared();
+            engine.stage_page(&table, table.find(base.start()).expect("mapped"), 0, &mut Vec::new());
+            drop(table);
+            assert!(matches!(word().backing(), Backing::Slot(_)), "it alone is staged");
+            let place = (LATE - 1) * OS_PAGE;
+            region.read_at(place as u64, &mut byte).expect("a disk");
+            assert_eq!(byte[0], LATE as u8 + 99);
+        }
+        for page in 0..PAGES {
+            memory.read_at(page * OS_PAGE, &mut byte);
+            assert_eq!(byte[0], page as u8 + 100, "page {page}");
+        }
+        region.sync().expect("a disk");
+        let content = std::fs::read(file.path()).expect("read");
+        for page in 0..PAGES {
+            assert_eq!(content[page * OS_PAGE], page as u8 + 100, "page {page} of the file");
+            assert_eq!(content[page * OS_PAGE + 1], page as u8, "page {page} of the file");
+        }
+    }
 }

@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::page_entry::{Backing, Granules, Word};
+use pagoda_linux::arena::Slot;
 use pagoda_linux::io::direct_file::AlignedBuffer;
 use pagoda_linux::mem::region_memory::RegionMemory;
 use pagoda_linux::process::thread::yield_now;
@@ -43,6 +44,11 @@ impl Engine {
         word: Word,
         taker: Taker,
     ) -> bool {
+        if let Backing::Slot(slot) = word.backing() {
+            self.complete_from_file(file, index, word, slot);
+            give(&entries[index], word);
+            return true;
+        }
         let Some(mut slot) = self.frame_for_fetch(false, taker) else {
             give(&entries[index], word);
             return false;
@@ -56,6 +62,28 @@ impl Engine {
         // Its lost pages are never moved in, and are dropped with it.
         self.queue_staged(entries, index, slot);
         true
+    }
+
+    /// Whether a granule that the region has not got is in its file alone: its page is out, or this
+    /// part was dropped while the others could not leave the region.
+    pub(crate) fn is_left_in_file(&self, backing: Backing, granule: u32) -> bool {
+        let Backing::Slot(slot) = backing else { return backing == Backing::None };
+        let held = self.space.claim_slot(slot);
+        let has = self.space.pages_of(&held).has(granule);
+        self.space.release_slot(held);
+        !has
+    }
+
+    /// Reads into the slot of a staged page, whose busy bit the caller has taken, what neither it
+    /// nor the region has.
+    pub(crate) fn complete_from_file(&self, file: &PageFile, index: usize, word: Word, slot: u32) {
+        let mut held = self.space.claim_slot(slot);
+        let absent = self.whole().without(word.resident()).without(self.space.pages_of(&held));
+        for run in absent.runs() {
+            file.read_granules(index, run, &mut self.space.bytes_mut(&mut held)[bytes(run)]);
+        }
+        self.space.release_slot(held);
+        self.ledger.took(i64::from(absent.count()) * OS_PAGE as i64);
     }
 
     /// A fault on a page of a file that is resident by the table, whose busy bit the caller has
@@ -119,7 +147,7 @@ impl Engine {
         slot: u32,
     ) -> bool {
         let held = self.space.claim_slot(slot);
-        let out = self.whole().without(word.resident());
+        let out = self.outside(word, &held);
         // A page that can't be written goes to the store, where it takes no room of others.
         self.note_clean(file, index);
         if file.write_back(index, out.bits().into(), self.space.bytes(&held), false).is_err() {
@@ -132,6 +160,11 @@ impl Engine {
         self.left_staging(slot);
         self.zones.put_ready(&self.space, held);
         true
+    }
+
+    /// The granules of a staged page that its slot has, and the region has not.
+    fn outside(&self, word: Word, held: &Slot) -> Granules {
+        self.whole().without(word.resident()).and(self.space.pages_of(held))
     }
 
     fn whole(&self) -> Granules {
@@ -202,11 +235,7 @@ impl Engine {
         drop(table);
         for (i, word) in taken[..count].iter().enumerate() {
             let content = &mut content[i * entry_bytes..];
-            let out = self.whole().without(word.resident());
-            if word.backing() == Backing::None {
-                continue;
-            }
-            self.read_outside(*word, out, content, scratch);
+            let out = self.read_outside(*word, content, scratch);
             wanted |= u64::from(out.bits()) << pages_before(i);
         }
         let is_written = file.write_back(first, wanted, &content[..count * entry_bytes], true).is_ok();
@@ -225,25 +254,29 @@ impl Engine {
         count
     }
 
-    /// Reads the pages `out` of an entry that this thread has taken, from its slot or the store.
-    /// Stops the process if the store can't read one.
-    fn read_outside(&self, word: Word, out: Granules, content: &mut [u8], scratch: &mut Scratch) {
+    /// Reads the granules of an entry that this thread has taken from its slot or the store, where
+    /// the region has not got them. Stops the process if the store can't read one.
+    fn read_outside(&self, word: Word, content: &mut [u8], scratch: &mut Scratch) -> Granules {
         match word.backing() {
-            Backing::None => {}
+            Backing::None => Granules::NONE,
             Backing::Slot(slot) => {
-                let slot = self.space.claim_slot(slot);
+                let held = self.space.claim_slot(slot);
+                let out = self.outside(word, &held);
                 for run in out.runs() {
-                    content[bytes(run)].copy_from_slice(&self.space.bytes(&slot)[bytes(run)]);
+                    content[bytes(run)].copy_from_slice(&self.space.bytes(&held)[bytes(run)]);
                 }
-                self.space.release_slot(slot);
+                self.space.release_slot(held);
+                out
             }
             Backing::Handle(handle) => {
+                let out = self.whole().without(word.resident());
                 for run in out.runs() {
                     let (from, into) = (bytes(run).start, &mut content[bytes(run)]);
                     if let Err(error) = self.store.get(Handle::from_bits(handle), from, into, scratch) {
                         self.stop(unreadable(error));
                     }
                 }
+                out
             }
         }
     }

@@ -117,6 +117,9 @@ impl Engine {
             {
                 return Some(Step::FrameReady);
             }
+            if let Some(file) = &file {
+                self.complete_from_file(file, index, word, slot);
+            }
             let held = self.space.claim_slot(slot);
             self.note_stored(&entries, self.space.bytes(&held));
             return Some(match self.store.put(self.space.bytes(&held), scratch) {
