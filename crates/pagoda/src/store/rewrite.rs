@@ -44,6 +44,10 @@ impl TieredStore {
         content: &[u8],
         scratch: &mut Scratch,
     ) -> bool {
+        // A page of one block is stored anew in one piece; its block has no aligned place.
+        if self.page_bytes() <= BLOCK {
+            return false;
+        }
         let Meaning::Object(id) = handle.meaning() else { return false };
         let Some(object) = self.table.get(id) else { return false };
         let word = object.word();
