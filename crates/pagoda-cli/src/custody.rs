@@ -6,6 +6,7 @@
 //! also says when its content at the remote store is to be deleted there. This module must never
 //! end while a copy is needed, and hold up the end of a run for some seconds at most.
 
+use std::io;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
@@ -17,8 +18,8 @@ use pagoda_linux::process::detached;
 use pagoda_linux::uffd::custody::{Bell, Custodian, Found, Note};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// A custodian that listens: members may connect already.
-pub struct Custody(Option<(Custodian, Bell)>);
+/// A custodian that listens: members may connect already. Or why there is none.
+pub struct Custody(io::Result<(Custodian, Bell)>);
 
 /// One that serves.
 pub struct Serving {
@@ -36,14 +37,7 @@ const FORGETS: Duration = Duration::from_secs(3);
 impl Custody {
     /// Listens beside this tree's file. A run goes on without one.
     pub fn open(tree: &Path) -> Self {
-        let opened = Custodian::open(&place::custody_of(tree));
-        let told = opened.inspect_err(|error| {
-            crate::say(format_args!(
-                "a process that outlives another one in its memory may read zeroes: no socket could be made beside the \
-                 counters file ({error})"
-            ));
-        });
-        Self(told.ok())
+        Self(Custodian::open(&place::custody_of(tree)))
     }
 
     /// Starts its threads. For after the program: it raises this process's soft limit of
@@ -52,7 +46,14 @@ impl Custody {
     pub fn start(self, remote: Option<RemoteAddress>) -> Option<Serving> {
         let limit = getrlimit(Resource::Nofile);
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
-        let (mut custodian, bell) = self.0?;
+        // Told here, because a run that is refused has a reason of its own.
+        let opened = self.0.inspect_err(|error| {
+            crate::say(format_args!(
+                "a process that outlives another one in its memory may read zeroes: no socket could be made beside the \
+                 counters file ({error})"
+            ));
+        });
+        let (mut custodian, bell) = opened.ok()?;
         let (ended, notes) = channel();
         let forgotten = forget_all(notes, remote.clone());
         let notes = ended.clone();

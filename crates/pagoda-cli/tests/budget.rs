@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -158,7 +158,12 @@ fn a_program_whose_pagoda_is_killed_stays_within_the_budget_and_the_next_run_rem
     assert_eq!(status.exit_status(), Some(0), "{status:?}");
     assert!(peak > BUDGET / 2 && peak <= BUDGET + OVER_ALWAYS, "{} MiB at a sample", peak / MIB);
     let left = || fs::read_dir(&runtime).expect("read").map(|entry| entry.expect("an entry").path());
-    let [file] = left().collect::<Vec<_>>().try_into().expect("one file, for the program that goes on");
+    let is_file = |path: &PathBuf| path.is_file();
+    let [file] = left()
+        .filter(is_file)
+        .collect::<Vec<_>>()
+        .try_into()
+        .expect("one file, for the program that goes on");
     let long_ago = SystemTime::now() - Duration::from_secs(3600);
     fs::File::open(file).and_then(|file| file.set_modified(long_ago)).expect("set back");
     let next = Command::new(env!("CARGO_BIN_EXE_pagoda"))

@@ -214,6 +214,9 @@ fn in_runtime(runtime: &Path) -> Option<Running> {
     Some(started(command))
 }
 
+/// The tree file and the socket of its custodian.
+const BOTH: usize = 2;
+
 fn files(directory: &Path) -> usize {
     fs::read_dir(directory).expect("read").count()
 }
@@ -227,7 +230,7 @@ fn the_tree_file_of_a_killed_pagoda_goes_with_the_program() {
     running.pagoda.wait().expect("it ends");
     writeln!(input, "go on").expect("written");
     assert_eq!(line(&mut running.says), "ran");
-    assert_eq!(files(runtime.path()), 1, "later children of the program have to find it");
+    assert_eq!(files(runtime.path()), BOTH, "later children of the program have to find it");
     drop(input);
     running.wait_for("the program ends", running.program, |state| matches!(state, '-' | 'Z'));
     assert_eq!(files(runtime.path()), 0);
@@ -240,7 +243,7 @@ fn the_tree_file_of_a_pagoda_that_lives_is_left_to_it() {
     running.to_pagoda(Signal::STOP);
     drop(running.pagoda.stdin.take());
     running.wait_for("the program ends", running.program, |state| state == 'Z');
-    assert_eq!(files(runtime.path()), 1, "it is still to be read");
+    assert_eq!(files(runtime.path()), BOTH, "it is still to be read");
     running.to_pagoda(Signal::CONT);
     assert_eq!(running.end().1, Some(0));
     assert_eq!(files(runtime.path()), 0);

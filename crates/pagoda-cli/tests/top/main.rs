@@ -224,7 +224,8 @@ fn zones_are_shown_of_processes_that_have_some() {
 #[test]
 fn a_file_that_others_may_open_is_refused_and_that_is_said() {
     let Some(managed) = Managed::start() else { return };
-    let files = std::fs::read_dir(managed.runtime.path()).expect("read").flatten().collect::<Vec<_>>();
+    let entries = std::fs::read_dir(managed.runtime.path()).expect("read").flatten();
+    let files = entries.filter(|entry| entry.path().is_file()).collect::<Vec<_>>();
     let [file] = &files[..] else { panic!("one tree file: {files:?}") };
     std::fs::set_permissions(file.path(), Permissions::from_mode(0o644)).expect("mode");
     let output = managed.top(&["--once"]).output().expect("it runs");

@@ -138,6 +138,7 @@ pub fn programs(json: &Value) -> Vec<Chart> {
     const PARTS: [(&str, &str); 3] = [("three_quarters", "3/4"), ("half", "half"), ("quarter", "a quarter")];
     let programs = json.pointer("/programs").and_then(Value::as_object);
     let of_part = |(part, title): (&str, &str)| {
+        programs?.values().any(|figures| figures.get(part).is_some()).then_some(())?;
         let mut bars = Bars::of(json).known(Side::Baseline, "native", 1.0);
         for (name, figures) in programs.into_iter().flatten() {
             let at = |key: &str| number(figures, &format!("/{part}/{key}"));
@@ -150,9 +151,9 @@ pub fn programs(json: &Value) -> Vec<Chart> {
                 bars = bars.known(Side::Pagoda, format!("{name}, Pagoda"), ratio);
             }
         }
-        bars.chart(format!("Programs in {title} of their native peak"), OVER_NATIVE)
+        Some(bars.chart(format!("Programs in {title} of their native peak"), OVER_NATIVE))
     };
-    PARTS.map(of_part).into()
+    PARTS.into_iter().filter_map(of_part).collect()
 }
 
 /// Of `pagoda bench clear`.
