@@ -78,12 +78,15 @@ fn run(setup: &Setup, cores: usize, processes: usize, cancel: &Cancel) -> anyhow
     let area = Bytes::new((setup.cycled_bytes.get() / processes as u64 / frame).max(2) * frame);
     // One more, which is discarded.
     let rounds = ROUNDS * setup.rounds + 1;
+    // The kernel clears over 1 GiB in a second.
+    let settle = Duration::from_millis(setup.cycled_bytes.get() >> 20);
     let meet = Scratch::new()?;
     let command = |number: usize| {
         let options = [
             ("--area", area.get().to_string()),
             ("--rounds", rounds.to_string()),
             ("--slot-ms", setup.slot.as_millis().to_string()),
+            ("--settle-ms", settle.as_millis().to_string()),
             ("--meet", meet.file("").display().to_string()),
             ("--number", number.to_string()),
         ];
@@ -101,7 +104,9 @@ fn run(setup: &Setup, cores: usize, processes: usize, cancel: &Cancel) -> anyhow
         .context("starting the writers")?;
 
     let schedule = writer::schedule(rounds);
-    let limit = setup.slot * schedule.len() as u32 + 2 * GRACE;
+    let length =
+        schedule.iter().map(|side| setup.slot + writer::settle_after(*side, settle)).sum::<Duration>();
+    let limit = length + 2 * GRACE;
     let mut total = vec![Written::default(); schedule.len()];
     for writer in writers {
         let output = writer.wait(limit, cancel, || ())?.output;

@@ -40,6 +40,8 @@ use orders::Orders;
 /// Frames are taken in turn from this many times the last-level cache: a sixteenth of what is written could still be there
 /// if the cache did its worst.
 const CYCLED_PER_CACHE: u64 = 16;
+/// The most in a short run, whatever the cache: the kernel clears it in half a second.
+const QUICK_BYTES: u64 = 512 << 20;
 /// Where the kernel does not tell the size of the cache.
 const CACHE_ASSUMED: u64 = 32 << 20;
 
@@ -150,7 +152,11 @@ pub fn run(args: &ClearArgs) -> anyhow::Result<ExitCode> {
         slot: Duration::from_millis(120),
         llc_bytes,
         // No more than a quarter of what is to be had: the thrashers take some, too.
-        cycled_bytes: Bytes::new((llc_bytes * CYCLED_PER_CACHE).min(available_memory_bytes() / 4)),
+        cycled_bytes: Bytes::new((llc_bytes * CYCLED_PER_CACHE).min(if args.quick {
+            QUICK_BYTES
+        } else {
+            available_memory_bytes() / 4
+        })),
         clock_ns: orders::clock_ns(),
         progress: command::progress(steps as u64, "step")?,
     };

@@ -67,6 +67,11 @@ pub fn counted(slot: Duration) -> Duration {
     slot - slot / UNCOUNTED_SHARE
 }
 
+/// The time between a slot of this side and the next one.
+pub fn settle_after(side: Side, settle: Duration) -> Duration {
+    if side == Side::Kernel { settle } else { Duration::ZERO }
+}
+
 /// What a writer is told.
 #[derive(Args, Debug)]
 pub struct WriterArgs {
@@ -77,6 +82,9 @@ pub struct WriterArgs {
     rounds: usize,
     #[arg(long)]
     slot_ms: u64,
+    /// Before each slot that follows one of the kernel's: what that discarded is populated then.
+    #[arg(long)]
+    settle_ms: u64,
     /// The directory in which the writers say that they are ready, and are told when to start.
     #[arg(long)]
     meet: PathBuf,
@@ -121,11 +129,12 @@ pub fn run(args: &WriterArgs) -> anyhow::Result<Vec<Written>> {
     };
     let slot = Duration::from_millis(args.slot_ms);
     let mut written = Vec::new();
-    for (side, number) in schedule(args.rounds).into_iter().zip(0u32..) {
-        let begin = start + slot * number;
+    let mut begin = start;
+    for side in schedule(args.rounds) {
         writer.settle()?;
         thread::sleep(begin.saturating_sub(now()));
         written.push(writer.slot(side, begin + slot - counted(slot), begin + slot)?);
+        begin += slot + settle_after(side, Duration::from_millis(args.settle_ms));
     }
     writer.settle()?;
     Ok(written)
