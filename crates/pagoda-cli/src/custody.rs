@@ -6,7 +6,7 @@
 //! also says when its content at the remote store is to be deleted there. This module must never
 //! end while a copy is needed, and hold up the end of a run for some seconds at most.
 
-use std::io;
+use std::io::{self, stderr};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
@@ -31,29 +31,33 @@ pub struct Serving {
     forgotten: Receiver<()>,
 }
 
+/// Descriptors that are left for the start of the program: it goes before.
+const STARTS: usize = 6;
+
 /// How long the end of a run waits until the server has deleted what it had of the program.
 const FORGETS: Duration = Duration::from_secs(3);
+
+const MAY_READ_ZEROES: &str = "a process that outlived another one in its memory may have read zeroes";
 
 impl Custody {
     /// Listens beside this tree's file. A run goes on without one.
     pub fn open(tree: &Path) -> Self {
-        Self(Custodian::open(&place::custody_of(tree)))
+        let room = || (0..STARTS).map(|_| rustix::io::dup(stderr())).collect::<Result<Vec<_>, _>>();
+        Self(Custodian::open(&place::custody_of(tree)).and_then(|opened| Ok((opened, room()?).0)))
     }
 
     /// Starts its threads. For after the program: it raises this process's soft limit of
     /// descriptors to the hard one, because each member takes two. What ended members have at
     /// `remote` is deleted there.
-    pub fn start(self, remote: Option<RemoteAddress>) -> Option<Serving> {
+    ///
+    /// # Errors
+    /// The line to tell at the end, if nothing worse is to be told then.
+    pub fn start(self, remote: Option<RemoteAddress>) -> Result<Serving, String> {
         let limit = getrlimit(Resource::Nofile);
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
-        // Told here, because a run that is refused has a reason of its own.
-        let opened = self.0.inspect_err(|error| {
-            crate::say(format_args!(
-                "a process that outlives another one in its memory may read zeroes: no socket could be made beside the \
-                 counters file ({error})"
-            ));
-        });
-        let (mut custodian, bell) = opened.ok()?;
+        let (mut custodian, bell) = self.0.map_err(|error| {
+            format!("{MAY_READ_ZEROES}: no socket could be made beside the counters file ({error})")
+        })?;
         let (ended, notes) = channel();
         let forgotten = forget_all(notes, remote.clone());
         let notes = ended.clone();
@@ -61,8 +65,10 @@ impl Custody {
             custodian.serve(|note| _ = notes.send(note));
             custodian
         };
-        let thread = Builder::new().name("pagoda-custody".to_owned()).spawn(body).ok()?;
-        Some(Serving { thread, bell, ended, remote, forgotten })
+        let thread = Builder::new().name("pagoda-custody".to_owned()).spawn(body);
+        let thread =
+            thread.map_err(|error| format!("{MAY_READ_ZEROES}: no thread could be started ({error})"))?;
+        Ok(Serving { thread, bell, ended, remote, forgotten })
     }
 }
 

@@ -268,10 +268,11 @@ impl Run<'_> {
         let (ended, wall) = self.supervise(&mut command, || {
             sampler = Sampler::start(tree);
             // Without its password the server deletes nothing, and content expires.
-            serving = managed.custody.start(managed.config.remote_with_password().ok().flatten());
+            serving = Some(managed.custody.start(managed.config.remote_with_password().ok().flatten()));
         })?;
         let peaks = sampler.map_or_else(Peaks::default, Sampler::finish);
-        let outlived = serving.and_then(|serving| custody::told(serving.finish()));
+        let outlived =
+            serving.and_then(|serving| serving.map_or_else(Some, |serving| custody::told(serving.finish())));
         let (counters, gauges_at_peak) = peaks.complete(tree.totals());
         let first = tree.first().unwrap_or_default();
         // A program that catches the signal of the mark itself is known by its silence. One that
