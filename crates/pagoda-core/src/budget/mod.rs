@@ -5,6 +5,7 @@
 //! budget. Compressed pages never take the part of the working set, or a small budget would have
 //! none. This module must never measure: the caller passes the sizes.
 
+pub mod balance;
 pub mod memory_limit;
 pub mod shares;
 pub mod watermark;

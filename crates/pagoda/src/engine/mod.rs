@@ -57,6 +57,7 @@ use crate::state::limits::Limits;
 use crate::state::pending::{HANDLERS_MAX, Recent};
 use crate::state::pins::Pins;
 use crate::state::placement::Placement;
+use crate::state::store_share::StoreShare;
 use crate::state::touch_streams::Around;
 use crate::state::wakeup::Bell;
 use crate::stats::account::Owners;
@@ -89,6 +90,7 @@ pub(crate) struct Engine {
     /// Tells whether a range is one huge page; None where the kernel does not say.
     pub(crate) huge_scan: Mutex<Option<PagemapScanner>>,
     pub(crate) store: TieredStore,
+    pub(crate) store_share: StoreShare,
     pub(crate) ledger: Ledger,
     /// The owners of memory ranges, for releases.
     pub(crate) owners: Owners,
@@ -213,6 +215,7 @@ impl Engine {
             trace: None,
             pins: Pins::default(),
             placement: Placement::default(),
+            store_share: StoreShare::default(),
             hand: Mutex::new(Hand::default()),
             base,
             handlers,
@@ -292,10 +295,15 @@ impl Engine {
         self.ledger.budget_bytes() < self.full_budget.get()
     }
 
-    /// How much compressed pages may take in memory.
-    pub(crate) fn store_memory_limit(&self) -> Bytes {
+    /// How much compressed pages may take in memory at most.
+    pub(crate) fn store_memory_most(&self) -> Bytes {
         // The budget may have grown beyond the addresses reserved for the store.
         budget::store_limit(&self.marks(), self.immovable_bytes()).min(budget::store_most(self.full_budget))
+    }
+
+    /// How much of that they may take now, before the coldest go to the file.
+    pub(crate) fn store_memory_limit(&self) -> Bytes {
+        self.store_share.of(self.store_memory_most())
     }
 
     /// The bytes that can be had without reclaim and without exceeding the budget: ready frames,

@@ -180,6 +180,9 @@ impl Engine {
             Backing::None => Some(self.serve_empty(&taken, miss)),
             Backing::Slot(slot) => Some(self.serve_staged(&taken, slot, miss)),
             Backing::Handle(handle) => {
+                if !miss.was_tried {
+                    self.store.note_refault(Handle::from_bits(handle));
+                }
                 let part = self.comes_back(span, granule, miss.extent);
                 if let Some(served) = self.serve_stored(&taken, handle, part, miss) {
                     return Some(served);

@@ -77,9 +77,10 @@ impl Engine {
     }
 
     /// Whether the store keeps its copy of a page that is swapped in, so that evicting the clean
-    /// page stores nothing. False once the store is nearly full: that bounds the memory held twice.
+    /// page stores nothing. False once the store has nearly all that it may ever use: that bounds
+    /// the memory held twice.
     pub(crate) fn keeps_copies(&self) -> bool {
-        let limit = self.store_memory_limit().get();
+        let limit = self.store_memory_most().get();
         self.ledger.store_bytes() < limit - limit / 32 && !self.is_released()
     }
 

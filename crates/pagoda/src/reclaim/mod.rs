@@ -125,6 +125,10 @@ impl Engine {
             return Some(match self.store.put(self.space.bytes(&held), scratch) {
                 Ok(put) => {
                     self.count_put(&put);
+                    if let Put::Stored(handle) = put {
+                        let all = (self.entry_bytes() / 4096) as u32;
+                        self.store.note_evicted(handle, all - word.resident().count());
+                    }
                     self.ledger.store_has(self.store.usage().memory_committed_bytes.get());
                     let backing = match put {
                         // Without a backing it would be read from the file.

@@ -14,5 +14,6 @@ pub(crate) mod owed;
 pub(crate) mod pending;
 pub mod pins;
 pub(crate) mod placement;
+pub(crate) mod store_share;
 pub(crate) mod touch_streams;
 pub(crate) mod wakeup;

@@ -34,6 +34,7 @@ mod packed;
 mod promote;
 mod readahead;
 mod recompress;
+mod refault;
 mod release;
 mod remote;
 mod rewrite;

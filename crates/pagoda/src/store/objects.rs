@@ -42,13 +42,17 @@ pub(super) struct Object {
     /// The batch of its field at the remote store while it is in memory and there, else [`NOBODY`].
     /// Changed as `kept` is; never both.
     pub batch: AtomicU32,
+    /// When a part of its page was evicted last, and when it went to the file; see
+    /// [`super::refault`].
+    pub evicted: AtomicU32,
+    pub spilled: AtomicU32,
 }
 
 /// An object's word.
 ///
 /// ```text
 /// 0..32 first block or unit, or batch · 32..48 length less one · 48 raw · 49 dense
-/// 50..53 kind · 53 moving · 54 freed · 55 queued · 56..64 readers
+/// 50..53 kind · 53 moving · 54 freed · 55 queued · 56 read since it was queued · 57..64 readers
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Word(u64);
@@ -73,9 +77,10 @@ const KIND: u64 = 7 << 50;
 pub(super) const MOVING: u64 = 1 << 53;
 pub(super) const FREED: u64 = 1 << 54;
 pub(super) const QUEUED: u64 = 1 << 55;
-const READER: u64 = 1 << 56;
+pub(super) const READ: u64 = 1 << 56;
+const READER: u64 = 1 << 57;
 /// Readers are threads in the middle of a copy out of memory: far fewer than this.
-const READERS_MAX: u64 = (1 << 8) - 1;
+const READERS_MAX: u64 = (1 << 7) - 1;
 
 impl Word {
     pub const FREE: Self = Self(0);
@@ -140,6 +145,8 @@ impl Default for Object {
             after: AtomicU32::new(NOBODY),
             kept: AtomicU32::new(NOBODY),
             batch: AtomicU32::new(NOBODY),
+            evicted: AtomicU32::new(0),
+            spilled: AtomicU32::new(0),
         }
     }
 }
@@ -178,7 +185,8 @@ impl Object {
     /// Counts a reader in, if the object is still as `seen`.
     pub fn enter(&self, seen: Word) -> bool {
         assert!(seen.readers() < READERS_MAX, "more readers than threads");
-        self.word.compare_exchange(seen.0, seen.0 + READER, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        let entered = (seen.0 | READ) + READER;
+        self.word.compare_exchange(seen.0, entered, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
     /// Counts a reader out: its reads are over.
     pub fn leave(&self) {
@@ -186,7 +194,7 @@ impl Object {
     }
 }
 
-/// All objects, by number: 40 bytes each.
+/// All objects, by number: 48 bytes each.
 pub(super) struct ObjectTable(ByNumber<Object>);
 
 impl ObjectTable {

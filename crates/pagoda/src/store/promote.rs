@@ -19,7 +19,7 @@ use pagoda_linux::process::lock::Held;
 use super::file::{BATCH, FileTier};
 use super::handle::Meaning;
 use super::memory::MemoryState;
-use super::objects::{DENSE, Kind, MOVING, NOBODY, Object, Queue, Word};
+use super::objects::{DENSE, Kind, MOVING, NOBODY, Object, QUEUED, Queue, READ, Word};
 use super::{GetError, Handle, Scratch, TieredStore};
 use crate::crypto::sealing::Version;
 use crate::store::lease::THEIRS;
@@ -224,6 +224,7 @@ impl TieredStore {
         if word.kind() != Kind::Memory || word.has(MOVING) || !object.replace(word, to) {
             return 0;
         }
+        self.refaults.spilled(object, word.len());
         state.queue(word).remove(&self.table, id);
         // A page in a parent's file takes no room in this one, from which objects move on.
         if to.kind() == Kind::File && to.first() & THEIRS == 0 {
@@ -246,10 +247,25 @@ impl TieredStore {
             for _ in 0..LOOKS_MOST {
                 let Some(id) = at.filter(|_| freed < BATCH as u64) else { break };
                 at = Queue::after(&self.table, id);
-                freed += self.leave_memory(&mut state, id);
+                if !self.is_spared(&mut state, id) {
+                    freed += self.leave_memory(&mut state, id);
+                }
             }
         }
         freed
+    }
+
+    /// Whether an object was read since it came into its queue: then it is as young as a new one.
+    pub(super) fn is_spared(&self, state: &mut MemoryState, id: u32) -> bool {
+        let object = self.table.at(id);
+        let word = object.word();
+        let is_read = word.kind() == Kind::Memory && word.has(READ) && word.has(QUEUED);
+        if is_read {
+            object.flag(0, READ);
+            state.queue(word).remove(&self.table, id);
+            state.queue(word).push_youngest(&self.table, id);
+        }
+        is_read
     }
 
     /// Ends a change of the memory tier, and releases the units that freed objects had in the file.

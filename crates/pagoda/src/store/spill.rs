@@ -12,7 +12,7 @@ use pagoda_linux::io::direct_file::FileError;
 
 use super::file::{Batch, FileTier, Item};
 use super::memory::MemoryState;
-use super::objects::{FREED, Kind, MOVING, QUEUED, Queue};
+use super::objects::{FREED, Kind, MOVING, QUEUED, Queue, READ};
 use super::remote::{RemoteError, RemoteTier};
 use super::{PutError, TieredStore};
 
@@ -20,6 +20,9 @@ use super::{PutError, TieredStore};
 /// of the segments that hold any: below that it is cheaper than writing to the file, above it gains
 /// too little.
 const FULLNESS_PERCENT_MAX: u64 = 75;
+
+/// Objects that one batch passes over because they were read: the memory lock is held meanwhile.
+const SPARED_MOST: usize = 256;
 
 /// Where a batch was written.
 #[derive(Clone, Copy)]
@@ -184,9 +187,18 @@ impl TieredStore {
     ) {
         let queue = queue(state);
         let mut at = queue.oldest();
+        let mut spared = 0;
         while let Some(id) = at {
             at = Queue::after(&self.table, id);
             let word = self.table.at(id).word();
+            // It was used since it came here.
+            if word.has(READ) && spared < SPARED_MOST {
+                spared += 1;
+                self.table.at(id).flag(0, READ);
+                queue.remove(&self.table, id);
+                queue.push_youngest(&self.table, id);
+                continue;
+            }
             // A reserved one is still being written: as many as there are threads in put. And an
             // object that is in the file or at the server, too, goes without a write when its turn
             // comes.
@@ -220,6 +232,7 @@ impl TieredStore {
             }
             object.checksum.store(item.checksum, Ordering::Relaxed);
             if object.replace(word, word.moved_to(kind, first)) {
+                self.refaults.spilled(object, word.len());
                 freed_blocks += u64::from(state.pool.release(word.first()));
                 if kind == Kind::File {
                     state.filed.push_youngest(&self.table, item.id);

@@ -19,6 +19,7 @@ use super::file::{Batch, FileTier};
 use super::handle::{Meaning, fill, repeated_word};
 use super::memory::MemoryTier;
 use super::objects::{FREED, Kind, MOVING, ObjectTable, Word};
+use super::refault::RefaultClocks;
 use super::release::Releases;
 use super::remote::RemoteTier;
 use super::scratch::piece;
@@ -48,6 +49,7 @@ pub struct TieredStore {
     pub(super) blocks: BlockDigests,
     /// The digests of what the blocks of objects hold.
     pub(super) contents: ContentDigests,
+    pub(super) refaults: RefaultClocks,
     /// Parts of pages that were read from the file.
     #[cfg(test)]
     pub(crate) parts_read: std::sync::atomic::AtomicU64,
@@ -91,6 +93,7 @@ impl TieredStore {
             page: piece(config.base),
             blocks: BlockDigests::new(piece(config.base)),
             contents: ContentDigests::new(piece(config.base)),
+            refaults: RefaultClocks::default(),
             #[cfg(test)]
             parts_read: std::sync::atomic::AtomicU64::new(0),
             digester,

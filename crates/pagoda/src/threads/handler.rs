@@ -229,6 +229,7 @@ impl Engine {
         let now_ns = now_ns();
         let took_ns = now_ns.saturating_sub(fault.since_ns);
         self.counters.count_fault(kind, took_ns);
+        self.store_share.note_fault(kind, took_ns);
         if let Some(trace) = &self.trace {
             trace.fault(kind, fault.at.page(), now_ns, took_ns);
         }

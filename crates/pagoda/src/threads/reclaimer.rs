@@ -3,9 +3,10 @@
 //! Its work is `reclaim`'s steps; here is when to do them and when to give up. It must never hold
 //! anything while it waits.
 
+use pagoda_core::budget::balance::{Balance, Refaults};
 use pagoda_core::budget::watermark::Pressure;
 use pagoda_core::size::Bytes;
-use pagoda_linux::process::thread::{ran_ns, sleep_us, yield_now};
+use pagoda_linux::process::thread::{now_ns, ran_ns, sleep_us, yield_now};
 use pagoda_linux::procfs::statm::StatmReader;
 
 use crate::engine::Engine;
@@ -46,6 +47,22 @@ struct Trouble {
     seen: Seen,
 }
 
+/// The time between two looks at the store's share.
+const BALANCE_NS: u64 = 100_000_000;
+
+/// A page is refaulted soon if this part of the resident pages, or of the compressed ones, left
+/// since it did.
+const NEAR_PART: u64 = 8;
+const EDGE_PART: u64 = 4;
+
+/// The choice of the store's share.
+#[derive(Default)]
+struct Balancing {
+    balance: Balance,
+    so_far: Refaults,
+    due_ns: u64,
+}
+
 /// State that changes if any thread evicts, stores or fetches anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seen {
@@ -73,6 +90,7 @@ impl Engine {
         let mut trouble = Trouble { is_library: count.is_none(), ..Trouble::default() };
         let mut rebuild_due_ns = 0;
         let mut followed = Followed::default();
+        let mut balancing = Balancing::default();
         while !self.is_quitting() {
             pagoda_linux::process::rights::follow();
             self.placement.follow(&mut followed);
@@ -85,6 +103,7 @@ impl Engine {
             self.watch_handlers();
             self.look_after_releases();
             self.drain_idle_turns();
+            self.balance_store(&mut balancing);
             if self.is_released() {
                 self.bell.sleep(SLEEP_US);
                 continue;
@@ -135,6 +154,23 @@ impl Engine {
     pub(crate) fn keep_budget(&self) {
         let keep = self.marks().min.get() / self.entry_bytes() as u64;
         self.give_back_excess(keep);
+    }
+
+    /// Looks, now and then, whether compressed pages should use another share of the store's
+    /// memory.
+    fn balance_store(&self, balancing: &mut Balancing) {
+        let now = now_ns();
+        if now < balancing.due_ns || !self.store.can_spill() {
+            return;
+        }
+        balancing.due_ns = now + BALANCE_NS;
+        let limit = self.store_memory_limit().get();
+        let used = self.store.usage().memory_used_bytes.get();
+        let mut so_far = self.store_share.so_far();
+        (so_far.near_bytes, so_far.edge_bytes) = (self.ledger.resident_bytes() / NEAR_PART, used / EDGE_PART);
+        self.store.count_soon(&mut so_far);
+        let seen = so_far.since(&std::mem::replace(&mut balancing.so_far, so_far));
+        self.store_share.set(balancing.balance.look(&seen, used > limit - limit / 8, now));
     }
 
     /// Spills before the store's memory is full, in the background, so that puts find room.

@@ -1,0 +1,125 @@
+//! The division of a budget between pages as the program has them and compressed pages, where cold
+//! ones can go to a file.
+//!
+//! Compressed memory holds more, and costs a fault to use; a page in the file costs ten faults. The
+//! best division is where both ends are worth the same: a byte more for resident pages would save
+//! the refaults of those that left last, and a byte less for compressed ones would send the coldest
+//! to the file. Both rates are measured next to the boundary, by the distance of refaults as in the
+//! kernel's `workingset.c`: by how much left memory since the page did. A program whose working set
+//! nearly fits gets it; one that touches everything alike keeps as much compressed as there can be.
+//! This module must never measure: the caller passes counts and sizes.
+
+/// All of the store's limit.
+pub const WHOLE: u64 = 256;
+
+/// The least part of it: an eighth. Below that the store is mostly what is on its way to the file.
+pub const LEAST: u64 = WHOLE / 8;
+
+/// A step is this part of the share.
+const STEP: u64 = 8;
+
+/// Refaults that tell enough: with 20 us each, more than a hundredth of a look's time.
+const NEAR_LEAST: u64 = 64;
+
+/// Faults at the edge that tell enough.
+const EDGE_LEAST: u64 = 8;
+
+/// What a fault from the file is taken to cost until one was seen.
+const FILE_NS: f64 = 200_000.0;
+
+/// By so much has a resident byte to be worth more than a compressed one before the share is
+/// lowered: a page that goes to the file is written, too.
+const MARGIN: f64 = 2.0;
+
+/// How long the share is not lowered after it had to be raised, at first and at most.
+const BACKOFF_NS: u64 = 500_000_000;
+const BACKOFF_MOST_NS: u64 = 64_000_000_000;
+
+/// What faults waited for since the last look.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Refaults {
+    /// Faults on compressed pages.
+    pub stored: u64,
+    /// What they took, in nanoseconds.
+    pub stored_ns: u64,
+    /// Those of them since whose page left memory at most `near_bytes` followed it.
+    pub near: u64,
+    /// The same of pages in the file.
+    pub near_spilled: u64,
+    /// See `near`.
+    pub near_bytes: u64,
+    /// Faults on pages in the file.
+    pub spilled: u64,
+    /// What they took, in nanoseconds.
+    pub spilled_ns: u64,
+    /// Those of them since whose page went to the file at most `edge_bytes` followed it.
+    pub edge: u64,
+    /// See `edge`; compressed.
+    pub edge_bytes: u64,
+}
+
+impl Refaults {
+    /// The counts since `before`, with the distances of now.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            stored: self.stored - before.stored,
+            stored_ns: self.stored_ns - before.stored_ns,
+            near: self.near - before.near,
+            near_spilled: self.near_spilled - before.near_spilled,
+            spilled: self.spilled - before.spilled,
+            spilled_ns: self.spilled_ns - before.spilled_ns,
+            edge: self.edge - before.edge,
+            ..*self
+        }
+    }
+}
+
+/// The share of the compressed pages' limit that they may use now.
+#[derive(Clone, Copy, Debug)]
+pub struct Balance {
+    parts: u64,
+    backoff_ns: u64,
+    not_before_ns: u64,
+}
+
+impl Default for Balance {
+    fn default() -> Self {
+        Self { parts: WHOLE, backoff_ns: BACKOFF_NS, not_before_ns: 0 }
+    }
+}
+
+impl Balance {
+    /// The share from now on, in parts of [`WHOLE`]. `is_full`: compressed pages use all that they
+    /// may.
+    pub fn look(&mut self, seen: &Refaults, is_full: bool, now_ns: u64) -> u64 {
+        let mean = |ns: u64, count: u64| (count > 0).then(|| ns as f64 / count as f64);
+        let stored_ns = mean(seen.stored_ns, seen.stored).unwrap_or_default();
+        let spilled_ns = mean(seen.spilled_ns, seen.spilled).unwrap_or(FILE_NS);
+        // Nanoseconds for each byte.
+        let near_ns = seen.near as f64 * stored_ns + seen.near_spilled as f64 * spilled_ns;
+        let gain = near_ns / seen.near_bytes.max(1) as f64;
+        let loss = seen.edge as f64 * (spilled_ns - stored_ns).max(0.0) / seen.edge_bytes.max(1) as f64;
+        if seen.edge >= EDGE_LEAST && loss > gain && self.parts < WHOLE {
+            self.parts = WHOLE.min(self.parts + self.parts.div_ceil(STEP));
+            self.not_before_ns = now_ns.saturating_add(self.backoff_ns);
+            self.backoff_ns = BACKOFF_MOST_NS.min(self.backoff_ns * 2);
+        } else if seen.near + seen.near_spilled >= NEAR_LEAST
+            && gain > MARGIN * loss
+            && is_full
+            && self.parts > LEAST
+            && now_ns >= self.not_before_ns
+        {
+            self.parts = LEAST.max(self.parts - self.parts / STEP);
+            // The second step in this direction that nothing spoke against.
+            if now_ns >= self.not_before_ns.saturating_add(self.backoff_ns) {
+                self.backoff_ns = BACKOFF_NS;
+            }
+        }
+        self.parts
+    }
+}
+
+#[cfg(test)]
+#[path = "balance_test.rs"]
+mod tests;
