@@ -90,6 +90,14 @@ impl Default for Balance {
 }
 
 impl Balance {
+    /// Nothing can go to the file: it is full, say. The share is all of the limit, and stays so for
+    /// a while.
+    pub fn can_not_spill(&mut self, now_ns: u64) -> u64 {
+        self.parts = WHOLE;
+        self.not_before_ns = now_ns.saturating_add(BACKOFF_MOST_NS);
+        self.parts
+    }
+
     /// The share from now on, in parts of [`WHOLE`]. `is_full`: compressed pages use all that they
     /// may.
     pub fn look(&mut self, seen: &Refaults, is_full: bool, now_ns: u64) -> u64 {

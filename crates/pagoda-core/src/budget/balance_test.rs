@@ -127,3 +127,16 @@ fn without_faults_nothing_changes() {
     assert_eq!(balance.look(&not_full, false, 3 * LOOK_NS), WHOLE);
     assert!(balance.look(&not_full, true, 4 * LOOK_NS) < WHOLE);
 }
+
+#[test]
+fn without_room_in_the_file_all_stays_compressed_for_a_while() {
+    let mut model = Model::new();
+    let hot = alike(90.0);
+    model.run(&hot, 40);
+    assert!(model.parts < WHOLE);
+    model.parts = model.balance.can_not_spill(model.now_ns);
+    model.run(&hot, 600);
+    assert_eq!(model.parts, WHOLE);
+    model.run(&hot, 100);
+    assert!(model.parts < WHOLE, "it tries again");
+}

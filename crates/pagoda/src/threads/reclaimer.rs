@@ -132,7 +132,7 @@ impl Engine {
             self.give_back_pieces();
             self.give_back_of_full_zones();
             self.keep_budget();
-            self.keep_store_within_limits(&mut trouble);
+            self.keep_store_within_limits(&mut trouble, &mut balancing.balance);
         }
     }
 
@@ -174,7 +174,7 @@ impl Engine {
     }
 
     /// Spills before the store's memory is full, in the background, so that puts find room.
-    fn keep_store_within_limits(&self, trouble: &mut Trouble) {
+    fn keep_store_within_limits(&self, trouble: &mut Trouble, balance: &mut Balance) {
         let limit = self.store_memory_limit().get();
         let is_short = || self.store.usage().memory_used_bytes.get() > limit - limit / 32;
         if is_short() {
@@ -183,7 +183,9 @@ impl Engine {
         if is_short() {
             // A file that is full or broken shows again at the next put, which is where it is dealt
             // with.
-            let _ = self.store.spill(Bytes::new(limit - limit / 16));
+            if self.store.spill(Bytes::new(limit - limit / 16)).is_err() {
+                self.store_share.set(balance.can_not_spill(now_ns()));
+            }
         }
         // Memory that is committed beyond the limit and holds little is better used for the
         // program's pages.
