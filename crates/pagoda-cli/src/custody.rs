@@ -34,7 +34,7 @@ pub struct Serving {
 /// Descriptors that are left for the start of the program: it goes before.
 const STARTS: usize = 6;
 
-/// How long the end of a run waits until the server has deleted what it had of the program.
+/// How long the end of a run waits until the server has deleted the program's content.
 const FORGETS: Duration = Duration::from_secs(3);
 
 const MAY_READ_ZEROES: &str = "a process that outlived another one in its memory may have read zeroes";
@@ -99,7 +99,7 @@ impl Serving {
         let _ = forgotten.recv_timeout(FORGETS);
         if is_needed {
             let forget = |note| _ = remote.as_ref().map(|remote| store::forget(remote, note));
-            // Where no process can be had, what is left reads zeroes: there is no one to tell.
+            // Where no process can be had, survivors read zeroes, and no run is left to tell.
             let _ = detached::leave_behind(&custodian.descriptors(), || custodian.serve_the_rest(forget));
         }
         custodian.found()

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-/// A table: what is compared, and by which command.
+/// A table: its subject, and the command that makes it.
 #[derive(Deserialize)]
 struct Table {
     name: String,

@@ -12,7 +12,7 @@
 /// All of the store's limit.
 pub const WHOLE: u64 = 256;
 
-/// The least part of it: an eighth. Below that the store is mostly what is on its way to the file.
+/// The least part of it: an eighth. Below that most of the store is on its way to the file.
 pub const LEAST: u64 = WHOLE / 8;
 
 /// A step is this part of the share.
@@ -35,7 +35,7 @@ const MARGIN: f64 = 2.0;
 const BACKOFF_NS: u64 = 500_000_000;
 const BACKOFF_MOST_NS: u64 = 64_000_000_000;
 
-/// What faults waited for since the last look.
+/// The faults since the last look, and the time that they took.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Refaults {
     /// Faults on compressed pages.

@@ -246,7 +246,7 @@ impl Custodian {
         while self.look(true, &mut ended) {}
     }
 
-    /// Serves what it has until nothing is left, and takes no more.
+    /// Serves its members until none is left, and takes no more.
     pub fn serve_the_rest(&mut self, mut ended: impl FnMut(Note)) {
         while self.is_needed(&mut ended) {
             self.look(false, &mut ended);
@@ -263,7 +263,7 @@ impl Custodian {
         !self.held.is_empty()
     }
 
-    /// What it has found so far.
+    /// Its findings so far.
     #[must_use]
     pub fn found(&self) -> Found {
         self.found

@@ -74,8 +74,8 @@ impl Engine {
         !has
     }
 
-    /// Reads into the slot of a staged page, whose busy bit the caller has taken, what neither it
-    /// nor the region has.
+    /// Reads granules into the slot of a staged page that neither it nor the region has. The caller
+    /// has the busy bit.
     pub(crate) fn complete_from_file(&self, file: &PageFile, index: usize, word: Word, slot: u32) {
         let mut held = self.space.claim_slot(slot);
         let absent = self.whole().without(word.resident()).without(self.space.pages_of(&held));

@@ -3,7 +3,7 @@
 //! One tenant's full store, or memory that it keeps from being moved, must not end a process with
 //! others in it. So once nothing could be moved out for a second while a fault waits, the budget is
 //! passed by one high watermark, and by twice as much each further time. From then on the reclaimer
-//! tries once a second to move pages out again, and takes back what is not needed. This module must
+//! tries once a second to move pages out again, and takes back memory not needed. This module must
 //! never pass the budget of a managed program.
 
 use std::fmt;

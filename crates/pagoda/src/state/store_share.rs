@@ -25,7 +25,7 @@ impl Waited {
     }
 }
 
-/// The share, and what speaks for another one.
+/// The share, and the faults that speak for another one.
 pub(crate) struct StoreShare {
     parts: AtomicU64,
     stored: Waited,

@@ -21,7 +21,7 @@ const LONG_AGO: u32 = 1 << 31;
 pub(super) struct RefaultClocks {
     evicted_granules: AtomicU32,
     spilled_kib: AtomicU32,
-    /// What is soon, in units of each clock.
+    /// The longest distance that counts as soon, in units of each clock.
     near_granules: AtomicU32,
     edge_kib: AtomicU32,
     near: AtomicU64,

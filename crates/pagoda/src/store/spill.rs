@@ -12,7 +12,7 @@ use pagoda_linux::io::direct_file::FileError;
 
 use super::file::{Batch, FileTier, Item};
 use super::memory::MemoryState;
-use super::objects::{FREED, Kind, MOVING, QUEUED, Queue, READ};
+use super::objects::{FREED, Kind, MOVING, QUEUED, Queue};
 use super::remote::{RemoteError, RemoteTier};
 use super::{PutError, TieredStore};
 
@@ -185,20 +185,15 @@ impl TieredStore {
         queue: impl Fn(&mut MemoryState) -> &mut Queue,
         batch: &mut Batch,
     ) {
-        let queue = queue(state);
-        let mut at = queue.oldest();
+        let mut at = queue(state).oldest();
         let mut spared = 0;
         while let Some(id) = at {
             at = Queue::after(&self.table, id);
-            let word = self.table.at(id).word();
-            // It was used since it came here.
-            if word.has(READ) && spared < SPARED_MOST {
+            if spared < SPARED_MOST && self.is_spared(state, id) {
                 spared += 1;
-                self.table.at(id).flag(0, READ);
-                queue.remove(&self.table, id);
-                queue.push_youngest(&self.table, id);
                 continue;
             }
+            let word = self.table.at(id).word();
             // A reserved one is still being written: as many as there are threads in put. And an
             // object that is in the file or at the server, too, goes without a write when its turn
             // comes.
@@ -208,7 +203,7 @@ impl TieredStore {
             if !batch.add(id, word.len()) {
                 return;
             }
-            queue.remove(&self.table, id);
+            queue(state).remove(&self.table, id);
             self.table.at(id).flag(MOVING, 0);
         }
     }

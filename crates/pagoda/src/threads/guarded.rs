@@ -87,7 +87,7 @@ impl Engine {
         parts
     }
 
-    /// Discards what is stored behind a guard, if that is still there. False if an event is unread,
+    /// Discards stored content behind a guard that is still there. False if an event is unread,
     /// or waits: other memory may have been in its place.
     fn discard_guarded(&self, present: &mut PagemapScanner, guard: PageRange) -> bool {
         let table = self.gate_exclusive();

@@ -174,7 +174,7 @@ impl TieredStore {
         self.remote.as_ref().map(|remote| remote.names.owner.to_be_bytes())
     }
 
-    /// Has the remote store keep what is not renewed for so long.
+    /// Has the remote store keep content that is not renewed for so long.
     pub fn lease_for(&self, expiry: Duration) {
         self.remote.iter().for_each(|remote| remote.lease_for(expiry));
     }
