@@ -26,11 +26,13 @@ use rustix::net::{
     listen, recvmsg, sendmsg, socket_with,
 };
 use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::arena::Space;
 use crate::io::ring::is_filtered;
 use crate::mem::range::PageRange;
 use crate::process::caller::sleep_us;
+use crate::process::thread::now_ns;
 use crate::uffd::{Message, Stop, Uffd};
 
 /// What a member leaves with its descriptor; all zero if nothing.
@@ -51,6 +53,13 @@ const PAUSE_US: u32 = 20_000;
 
 /// How often it is checked whether an orphan's memory is gone: nothing tells of it.
 const CHECK_NS: i64 = 200_000_000;
+
+/// How long a member's own threads may go on after its engine: those of a killed process end one
+/// after the other. After this the member has executed another program.
+const ENDING_NS: u64 = 1_000_000_000;
+
+/// How often it is checked whether a member has ended: as rarely as its survivors may wait.
+const ENDING_CHECK_NS: i64 = 5_000_000;
 
 /// All addresses that a page can be waited for at.
 const EVERYTHING: (usize, usize) = (1 << 16, 0x7fff_ffff_f000);
@@ -118,6 +127,8 @@ struct Held {
     member: u32,
     /// Open as long as that process's engine lives.
     line: Option<OwnedFd>,
+    /// From when on its threads are not waited for; while they are, faults may be theirs.
+    ending_until_ns: Option<u64>,
     /// Not here yet, as long as the process has only connected.
     uffd: Option<Uffd>,
     note: Note,
@@ -125,7 +136,16 @@ struct Held {
 
 impl Held {
     fn waits_at(&self) -> Option<BorrowedFd<'_>> {
-        self.line.as_ref().map(AsFd::as_fd).or_else(|| self.uffd.as_ref().map(AsFd::as_fd))
+        let uffd = self.uffd.as_ref().filter(|_| self.ending_until_ns.is_none());
+        self.line.as_ref().map(AsFd::as_fd).or_else(|| uffd.map(AsFd::as_fd))
+    }
+
+    /// Whether threads of the member itself may still be there. They are ended and not refused a
+    /// page, though one that was killed on its way to a page leaves a fault for a moment.
+    fn is_ending(&mut self) -> bool {
+        let until_ns = self.ending_until_ns;
+        self.ending_until_ns = until_ns.filter(|until_ns| now_ns() < *until_ns && !has_ended(self.member));
+        self.ending_until_ns.is_some()
     }
 
     /// Reads what the member sent, and whether its engine has ended: `ended` gets its note then.
@@ -156,7 +176,7 @@ impl Held {
                 Err(_) => break,
             }
         }
-        self.line = None;
+        (self.line, self.ending_until_ns) = (None, Some(now_ns() + ENDING_NS));
         if self.note != Note::default() {
             ended(self.note);
         }
@@ -173,14 +193,18 @@ impl Held {
 
     /// Answers the faults and events of an orphan. Returns how many pages were refused to it, and
     /// the descriptors of its children.
-    fn answer(&self) -> (u64, Vec<Self>) {
+    fn answer(&mut self) -> (u64, Vec<Self>) {
         let (mut faults, mut born) = (Vec::new(), Vec::new());
+        if self.is_ending() {
+            return (0, born);
+        }
         let Some(uffd) = self.uffd.as_ref().filter(|_| self.line.is_none()) else { return (0, born) };
         // What can't be read now, for want of descriptors, is read later: the process waits.
         let _ = uffd.read(|message| match message {
             Message::Fault { at, .. } => faults.push(at.page_range()),
             Message::Fork(child) => {
-                born.push(Self { member: self.member, line: None, uffd: Some(child), note: Note::default() });
+                let (member, note) = (self.member, Note::default());
+                born.push(Self { member, line: None, ending_until_ns: None, uffd: Some(child), note });
             }
             Message::Remap { .. } | Message::Remove(_) | Message::Unmap(_) => {}
         });
@@ -284,8 +308,12 @@ impl Custodian {
     /// Waits for something to do, and does it. False once the bell is dropped; without
     /// `hears_bell` that is not looked at.
     fn look(&mut self, hears_bell: bool, ended: &mut impl FnMut(Note)) -> bool {
-        let any_orphans = self.held.iter().any(|held| held.line.is_none());
-        let timeout = any_orphans.then_some(Timespec { tv_sec: 0, tv_nsec: CHECK_NS });
+        let any = |is: fn(&Held) -> bool| self.held.iter().any(is);
+        let period_ns = match any(|held| held.ending_until_ns.is_some()) {
+            true => Some(ENDING_CHECK_NS),
+            false => any(|held| held.line.is_none()).then_some(CHECK_NS),
+        };
+        let timeout = period_ns.map(|tv_nsec| Timespec { tv_sec: 0, tv_nsec });
         let wait = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
         let bell = hears_bell.then_some(self.bell.as_fd());
         let others = self.held.iter().filter_map(Held::waits_at);
@@ -324,8 +352,8 @@ impl Custodian {
                 Ok(line) if self.held.len() < HELD_MOST => {
                     let peer = socket_peercred(&line);
                     let member = peer.map_or(0, |peer| peer.pid.as_raw_nonzero().get().unsigned_abs());
-                    let held = Held { member, line: Some(line), uffd: None, note: Note::default() };
-                    self.held.push(held);
+                    let (ending_until_ns, uffd, note) = (None, None, Note::default());
+                    self.held.push(Held { member, line: Some(line), ending_until_ns, uffd, note });
                 }
                 Ok(_) | Err(Errno::INTR | Errno::CONNABORTED) => {}
                 // A descriptor that stays in the queue would keep its process waiting for good.
@@ -339,6 +367,18 @@ impl Custodian {
                 Err(_) => return sleep_us(PAUSE_US),
             }
         }
+    }
+}
+
+/// Whether no thread of this process is left. False too for one that can't be asked.
+fn has_ended(process: u32) -> bool {
+    let Some(process) = i32::try_from(process).ok().and_then(Pid::from_raw) else { return false };
+    match pidfd_open(process, PidfdFlags::empty()) {
+        Ok(process) => {
+            let mut wait = [PollFd::new(&process, PollFlags::IN)];
+            poll(&mut wait, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1)
+        }
+        Err(errno) => errno == Errno::SRCH,
     }
 }
 

@@ -37,6 +37,8 @@ fn a_page_that_an_ended_engine_has_not_brought_is_refused() {
         thread::sleep(Duration::from_millis(100));
         assert!(!reading.is_finished(), "the engine may still bring it");
         drop(line);
+        thread::sleep(Duration::from_millis(100));
+        assert!(!reading.is_finished(), "the thread may be the member's own, which is about to end");
         let (read, memory) = reading.join().expect("no panic");
         assert_eq!(read, 0);
         // Its end waits for the event to be read.
