@@ -1,5 +1,7 @@
 //! `pagoda doctor` as a person runs it: on this machine, and with userfaultfd taken away.
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use pagoda_linux::probe;
@@ -26,15 +28,44 @@ fn json(output: &Output) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).expect("one JSON object")
 }
 
+/// A path of a preload library, which doctor looks for and does not load.
+fn library(directory: &Path, name: &str) -> PathBuf {
+    let path = directory.join(name);
+    fs::write(&path, "").expect("written");
+    path
+}
+
 #[test]
 fn it_agrees_with_the_probe_and_exits_so() {
     let works = probe::can_run().is_ok();
-    let output = doctor(&[]).output().expect("run");
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let library = library(directory.path(), "p.so");
+    let output = doctor(&[]).env("PAGODA_PRELOAD", &library).output().expect("run");
     let first = text(&output).lines().next().expect("a line").to_owned();
     assert_eq!(output.status.code(), Some(i32::from(!works)), "{first}");
     assert_eq!(first == "pagoda run: works here", works, "{first}");
-    let output = doctor(&["--json"]).output().expect("run");
+    let output = doctor(&["--json"]).env("PAGODA_PRELOAD", &library).output().expect("run");
     assert_eq!(json(&output)["works"], works);
+}
+
+#[test]
+fn it_does_not_say_works_where_a_run_would_not_start() {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let good = library(directory.path(), "p.so");
+    let blank = library(directory.path(), "p q.so");
+    let absent = directory.path().join("absent.so");
+    for (library, store) in [(&blank, "/var/tmp"), (&absent, "/var/tmp"), (&good, "/proc")] {
+        let with = |mut command: Command| {
+            command.env("PAGODA_PRELOAD", library).env("PAGODA_STORE", store);
+            command.output().expect("run")
+        };
+        let output = with(doctor(&[]));
+        assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+        assert!(text(&output).starts_with("pagoda run: does not work here: "), "{}", text(&output));
+        let mut run = Command::new(env!("CARGO_BIN_EXE_pagoda"));
+        run.args(["run", "--memory", "64M", "true"]);
+        assert_eq!(with(run).status.code(), Some(125));
+    }
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! `pagoda doctor`: the features of this machine, their consequences, and how to mend missing ones.
 //!
-//! The probe finds out, `rows` has the consequences, `remedies` the steps that mend them; this file
-//! only prints. It must never change the machine, and never say that something works which was not
-//! tried.
+//! The probe and the installation find out, `rows` has the consequences, `remedies` the steps that
+//! mend them; this file only prints. It must never change the machine, and never say that something
+//! works which was not tried.
 
 mod remedies;
 mod rows;
@@ -14,6 +14,7 @@ use comfy_table::{ContentArrangement, Table, presets};
 use pagoda_linux::probe::{self, Report};
 use serde::Serialize;
 
+use crate::run::Installation;
 use remedies::Mend;
 pub use remedies::in_one_line;
 use rows::Row;
@@ -42,12 +43,18 @@ struct Findings {
 }
 
 impl Findings {
-    fn new(report: &Report) -> Self {
-        let rows = rows::rows(report);
+    fn new(report: &Report, installation: &Installation) -> Self {
+        let rows = rows::rows(report, installation);
         let mends = remedies::mends(report, &rows);
+        let missing = report.run.err().map(|missing| missing.to_string());
+        let not_installed = || {
+            let Installation { preload, store_directory } = installation;
+            [preload, store_directory].into_iter().find_map(|found| Some(found.as_ref().err()?.to_string()))
+        };
+        let reason = missing.or_else(not_installed);
         Self {
-            works: report.run.is_ok(),
-            reason: report.run.err().map(|missing| missing.to_string()),
+            works: reason.is_none(),
+            reason,
             way: report.run.ok().map(|access| access.way.to_string()),
             rows,
             mends,
@@ -68,7 +75,7 @@ impl Findings {
 /// # Errors
 /// If standard output can't be written; a reader that went away is not an error.
 pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
-    let findings = Findings::new(&probe::report());
+    let findings = Findings::new(&probe::report(), &Installation::find());
     let mut out = io::stdout().lock();
     let printed = if args.json {
         let text = serde_json::to_string_pretty(&findings)?;

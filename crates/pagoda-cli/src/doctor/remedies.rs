@@ -168,6 +168,20 @@ pagoda run --file-limit 0 …          # compressed memory only
 docker run --volume /var/tmp …       # a container's own file system may be an overlay on memory",
 };
 
+const PRELOAD: Mend = Mend {
+    id: "preload",
+    what: "The preload library, on a path without spaces, colons and dollar signs, not mounted noexec",
+    steps: "\
+cargo build --release --workspace         # from the sources: it lies beside pagoda then
+export PAGODA_PRELOAD=/lib/libpagoda_preload.so   # or where it was put",
+};
+
+const HALT_POLL: Mend = Mend {
+    id: "halt_poll",
+    what: "In a virtual machine, as root: faster wake-ups, for processor time while it idles",
+    steps: "echo 200000 > /sys/module/haltpoll/parameters/guest_halt_poll_ns",
+};
+
 const MEMCG: Mend = Mend {
     id: "memcg",
     what: "A memory cgroup to write to",
@@ -185,6 +199,9 @@ pub fn mends(report: &Report, rows: &[Row]) -> Vec<Mend> {
     let lacking = |id| rows.iter().any(|row| row.id == id && row.state != State::Ok);
     if lacking("kernel") {
         mends.push(KERNEL);
+    }
+    if lacking("preload") {
+        mends.push(PRELOAD);
     }
     // Only where there is a userfaultfd at all is the privilege for fork events the next thing to
     // want.
@@ -216,6 +233,7 @@ pub fn mends(report: &Report, rows: &[Row]) -> Vec<Mend> {
         Some(OPEN_FILES),
         Some(ADDRESS_SPACE),
         Some(DIRECT_IO),
+        Some(HALT_POLL),
         perf,
         Some(zram),
         machine.memcg.as_ref().map(|_| MEMCG),

@@ -5,10 +5,15 @@
 
 mod userfault;
 
+use std::path::PathBuf;
+
 use pagoda_core::page::HUGE_FRAME;
 use pagoda_linux::probe::{Machine, Report, ZramModule};
 use pagoda_linux::procfs::pagemap::ScanMethod;
 use serde::Serialize;
+
+use crate::exit_error::ExitError;
+use crate::run::Installation;
 
 /// Whether something is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -50,10 +55,11 @@ pub struct Row {
     pub consequence: &'static str,
 }
 
-/// The rows of a report, most important first.
-pub fn rows(report: &Report) -> Vec<Row> {
+/// The rows of a report and of what is installed, most important first.
+pub fn rows(report: &Report, installation: &Installation) -> Vec<Row> {
     let mut rows = userfault::rows(&report.userfault);
     rows.push(kernel(report));
+    rows.extend(installed(installation));
     rows.push(scan(report));
     rows.extend(huge_pages(&report.machine));
     rows.extend(limits(&report.machine));
@@ -83,6 +89,31 @@ fn kernel(report: &Report) -> Row {
         &machine.kernel.release,
         ["new enough", "Linux 6.8 or later is required"],
     )
+}
+
+fn installed(Installation { preload, store_directory }: &Installation) -> [Row; 2] {
+    let tried = |tried: &Result<PathBuf, ExitError>| match tried {
+        Ok(path) => (State::Ok, path.display().to_string()),
+        Err(error) => (State::Missing, error.to_string()),
+    };
+    let ((preload, preload_text), (store, store_text)) = (tried(preload), tried(store_directory));
+    [
+        row(
+            ("preload", "preload library"),
+            preload,
+            preload_text,
+            ["a run loads it into the program", "no program can be run"],
+        ),
+        row(
+            ("direct_io", "store directory"),
+            store,
+            store_text,
+            [
+                "a file store costs no page cache",
+                "refused for what is spilled: a run needs another directory, or none",
+            ],
+        ),
+    ]
 }
 
 fn scan(report: &Report) -> Row {
@@ -202,16 +233,16 @@ fn baselines(machine: &Machine) -> [Row; 7] {
     };
     let swap: Vec<_> = machine.swap.iter().map(|it| format!("{} {}", it.name, it.size)).collect();
     let swap_text = if swap.is_empty() { "none".to_owned() } else { swap.join(", ") };
-    let direct =
-        machine.direct_io.map_or_else(|error| error.to_string(), |()| "works in /var/tmp".to_owned());
+    let halt_poll = machine.halt_poll_ns;
+    let halt_poll_text = halt_poll.map_or("not used here".to_owned(), |ns| format!("{ns} ns"));
     [
         row(
-            ("direct_io", "direct I/O"),
-            State::of(machine.direct_io.is_ok()),
-            direct,
+            ("halt_poll", "guest_halt_poll_ns"),
+            if halt_poll == Some(0) { State::Limited } else { State::Ok },
+            halt_poll_text,
             [
-                "a file store costs no page cache",
-                "/var/tmp is refused for what is spilled: a run needs another directory, or none",
+                "none: threads wake each other as fast as this machine lets them",
+                "an idle processor halts at once: waking a thread there takes an exit to the host",
             ],
         ),
         row(

@@ -2,6 +2,7 @@
 
 use super::*;
 
+use crate::exit_error::ExitError;
 use pagoda_core::size::Bytes;
 use pagoda_linux::probe::{
     Access, Feature, Features, KernelVersion, Limits, Machine, Missing, Refusal, Userfault, Way, Zram,
@@ -30,7 +31,7 @@ fn machine(kernel: (u32, u32)) -> Machine {
         numa_nodes: 1,
         limits,
         swap: Vec::new(),
-        direct_io: Ok(()),
+        halt_poll_ns: Some(0),
         io_uring: Ok(()),
     }
 }
@@ -51,6 +52,14 @@ fn healthy() -> Report {
         scan: Ok(ScanMethod::Scan),
         machine: machine((6, 8)),
     }
+}
+
+fn installed() -> Installation {
+    Installation { preload: Ok("/lib/p.so".into()), store_directory: Ok("/var/tmp".into()) }
+}
+
+fn findings(report: &Report) -> Findings {
+    Findings::new(report, &installed())
 }
 
 fn refused(device: Refusal, system_call: Refusal) -> Report {
@@ -79,7 +88,7 @@ fn steps(findings: &Findings) -> String {
 
 #[test]
 fn one_open_way_is_enough_and_the_closed_one_is_no_lack() {
-    let findings = Findings::new(&healthy());
+    let findings = self::findings(&healthy());
     assert_eq!(findings.headline(), "pagoda run: works here");
     assert_eq!(state(&findings, "userfaultfd.device"), State::Ok);
     assert_eq!(state(&findings, "userfaultfd.syscall"), State::Limited);
@@ -88,7 +97,7 @@ fn one_open_way_is_enough_and_the_closed_one_is_no_lack() {
 
 #[test]
 fn a_user_without_the_device_is_told_the_udev_rule_and_the_sysctl() {
-    let findings = Findings::new(&refused(Refusal::DevicePermissions, Refusal::NotPrivileged));
+    let findings = self::findings(&refused(Refusal::DevicePermissions, Refusal::NotPrivileged));
     assert!(findings.headline().starts_with("pagoda run: does not work here: no full userfaultfd"));
     assert_eq!(state(&findings, "userfaultfd.device"), State::Missing);
     assert_eq!(state(&findings, "userfaultfd.move"), State::Missing);
@@ -103,7 +112,7 @@ fn a_user_without_the_device_is_told_the_udev_rule_and_the_sysctl() {
 #[test]
 fn in_a_container_it_is_told_how_to_pass_the_device_and_not_a_sysctl() {
     let denied = Refusal::Filtered(Errno::PERM);
-    let steps = steps(&Findings::new(&refused(Refusal::NoDevice, denied)));
+    let steps = steps(&findings(&refused(Refusal::NoDevice, denied)));
     assert!(steps.contains("docker run --device /dev/userfaultfd") && steps.contains("squat.ai/userfaultfd"));
     assert!(!steps.contains("sysctl -w vm.unprivileged_userfaultfd"), "{steps}");
 }
@@ -114,7 +123,7 @@ fn an_old_kernel_is_told_which_one_it_takes() {
     report.run = Err(Missing::Feature { feature: Feature::Move });
     report.userfault.moved = None;
     report.machine = machine((6, 1));
-    let findings = Findings::new(&report);
+    let findings = self::findings(&report);
     assert!(findings.headline().contains("6.8"), "{}", findings.headline());
     assert_eq!(state(&findings, "kernel"), State::Missing);
     assert_eq!(findings.mends.iter().filter(|mend| mend.id == "kernel").count(), 1);
@@ -122,7 +131,7 @@ fn an_old_kernel_is_told_which_one_it_takes() {
 
 #[test]
 fn a_move_that_works_counts_more_than_the_number_of_the_kernel() {
-    let findings = Findings::new(&Report { machine: machine((5, 14)), ..healthy() });
+    let findings = self::findings(&Report { machine: machine((5, 14)), ..healthy() });
     assert_eq!((findings.works, state(&findings, "kernel")), (true, State::Ok));
 }
 
@@ -131,18 +140,18 @@ fn only_a_step_that_removes_the_cause_is_told() {
     for (error, step) in [(Errno::ACCESS, "perf_event_paranoid"), (Errno::NOENT, "pmu=on")] {
         let mut report = healthy();
         report.machine.perf = Err(error);
-        let findings = Findings::new(&report);
+        let findings = self::findings(&report);
         let about: Vec<_> = findings.mends.iter().filter(|mend| mend.id == "perf").collect();
         assert!(about.len() == 1 && about[0].steps.contains(step), "{about:?}");
     }
     let mut report = healthy();
     report.machine.zram.module = ZramModule::Absent;
-    assert!(!steps(&Findings::new(&report)).contains("modprobe"));
+    assert!(!steps(&findings(&report)).contains("modprobe"));
     for (kind, step, other) in [
         (io::ErrorKind::NotFound, "CONFIG_PROC_PAGE_MONITOR", "AppArmor"),
         (io::ErrorKind::PermissionDenied, "AppArmor", "CONFIG_PROC_PAGE_MONITOR"),
     ] {
-        let findings = Findings::new(&Report { scan: Err(kind.into()), ..healthy() });
+        let findings = self::findings(&Report { scan: Err(kind.into()), ..healthy() });
         assert_eq!(state(&findings, "pagemap"), State::Missing);
         let steps = steps(&findings);
         assert!(steps.contains(step) && !steps.contains(other), "{kind}: {steps}");
@@ -153,21 +162,36 @@ fn only_a_step_that_removes_the_cause_is_told() {
 fn zram_that_is_absent_has_a_mend_and_no_reserved_huge_pages_are_no_lack() {
     let mut report = healthy();
     report.machine.zram.module = ZramModule::Absent;
-    let findings = Findings::new(&report);
+    let findings = self::findings(&report);
     assert_eq!((state(&findings, "zram"), state(&findings, "hugetlb")), (State::Missing, State::Ok));
     assert!(steps(&findings).contains("linux-modules-extra-"), "{}", steps(&findings));
 }
 
 #[test]
-fn a_directory_that_is_refused_for_spilling_is_called_so_and_another_is_named() {
-    let mut report = healthy();
-    report.machine.direct_io = Err(Errno::INVAL);
-    let findings = Findings::new(&report);
-    let row = findings.rows.iter().find(|row| row.id == "direct_io").expect("a row");
-    assert_eq!(row.state, State::Missing);
-    assert!(row.consequence.starts_with("/var/tmp is refused"), "{}", row.consequence);
-    let steps = steps(&findings);
-    assert!(steps.contains("--store-dir") && steps.contains("--file-limit 0"), "{steps}");
+fn a_run_that_would_not_start_does_not_work() {
+    let refused = |what: &str| Err(ExitError::own(format!("{what} is refused")));
+    let without_library = Installation { preload: refused("a b.so"), ..installed() };
+    let without_store = Installation { store_directory: refused("/tmp"), ..installed() };
+    for (installation, id, what, step) in [
+        (without_library, "preload", "a b.so", "PAGODA_PRELOAD"),
+        (without_store, "direct_io", "/tmp", "--file-limit 0"),
+    ] {
+        let findings = Findings::new(&healthy(), &installation);
+        let reason = findings.reason.as_deref();
+        assert!(!findings.works && reason == Some(&format!("{what} is refused")), "{reason:?}");
+        assert_eq!(state(&findings, id), State::Missing);
+        assert!(steps(&findings).contains(step), "{}", steps(&findings));
+    }
+}
+
+#[test]
+fn a_guest_whose_idle_processors_halt_at_once_is_told_how_they_poll() {
+    for (ns, is_told) in [(None, false), (Some(0), true), (Some(200_000), false)] {
+        let mut report = healthy();
+        report.machine.halt_poll_ns = ns;
+        let steps = steps(&findings(&report));
+        assert_eq!(steps.contains("guest_halt_poll_ns"), is_told, "{ns:?}: {steps}");
+    }
 }
 
 #[test]
@@ -187,7 +211,7 @@ fn a_refused_run_names_the_first_of_the_mends() {
         let report = refused(device, system_call);
         let line = in_one_line(&report.run.expect_err("refused")).expect("a mend");
         assert!(line.contains(mend) && !line.contains('\n'), "{line}");
-        let first = Findings::new(&refused(device, system_call)).mends.first().expect("a mend").steps;
+        let first = findings(&refused(device, system_call)).mends.first().expect("a mend").steps;
         assert!(first.lines().next().is_some_and(|step| step.contains(mend)), "{first}");
     }
     let nothing = Missing::Userfaultfd {
@@ -201,7 +225,7 @@ fn a_refused_run_names_the_first_of_the_mends() {
 
 #[test]
 fn a_kernel_without_it_is_told_the_option_and_nothing_that_would_not_help() {
-    let findings = Findings::new(&refused(Refusal::NoDevice, Refusal::NotBuilt));
+    let findings = self::findings(&refused(Refusal::NoDevice, Refusal::NotBuilt));
     let about: Vec<_> = findings.mends.iter().filter(|mend| mend.id.starts_with("userfaultfd")).collect();
     assert!(about.len() == 1 && about[0].steps.contains("CONFIG_USERFAULTFD"), "{about:?}");
 }
@@ -211,7 +235,7 @@ fn without_the_privilege_for_fork_events_it_works_with_a_mend() {
     let mut report = healthy();
     report.run = report.run.map(|access| Access { fork_events: false, ..access });
     report.userfault.fork_events = false;
-    let findings = Findings::new(&report);
+    let findings = self::findings(&report);
     assert!(findings.works);
     assert_eq!(state(&findings, "userfaultfd.fork"), State::Limited);
     assert!(steps(&findings).contains("SYS_PTRACE"));
@@ -220,7 +244,7 @@ fn without_the_privilege_for_fork_events_it_works_with_a_mend() {
 #[test]
 fn names_for_programs_are_of_one_row_each_and_every_mend_has_its_row() {
     for report in [healthy(), refused(Refusal::NoDevice, Refusal::NotPrivileged)] {
-        let findings = Findings::new(&report);
+        let findings = self::findings(&report);
         let mut ids: Vec<_> = findings.rows.iter().map(|row| row.id).collect();
         assert!(findings.mends.iter().all(|mend| ids.contains(&mend.id)));
         ids.sort_unstable();
@@ -230,7 +254,7 @@ fn names_for_programs_are_of_one_row_each_and_every_mend_has_its_row() {
 
 #[test]
 fn the_table_has_the_verdict_first_and_every_row() {
-    let findings = Findings::new(&healthy());
+    let findings = self::findings(&healthy());
     let mut text = Vec::new();
     print(&mut text, &findings).expect("printed");
     let text = String::from_utf8(text).expect("text");

@@ -14,7 +14,7 @@ mod table;
 mod verdict;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
@@ -176,9 +176,8 @@ fn prepare(args: &RunArgs, run: &Run, remote: Option<RemoteAddress>) -> Result<M
     program::check(&run.path).map_err(ExitError::own)?;
     let (budget, smaller) = run.group.fitting(run.asked, &args.zone)?;
     machine_allows()?;
-    let preload = preload::find(std::env::var_os(preload::ENV).as_deref())?;
-    let store = std::env::var_os(paths::STORE_ENV);
-    let store_directory = paths::store_directory(args.store_dir.as_deref(), store, args.file_limit)?;
+    let preload = preload_library()?;
+    let store_directory = store_directory(args.store_dir.as_deref(), args.file_limit)?;
     let file_limit = args.file_limit.map_or_else(|| paths::default_file_limit(&store_directory), Ok)?;
     let tree = TreeFile::create(std::env::var_os("XDG_RUNTIME_DIR"), budget, args.base_page)?;
     let trace = args.trace.as_ref().map(|_| Trace::create()).transpose().map_err(|error| {
@@ -214,6 +213,29 @@ fn prepare(args: &RunArgs, run: &Run, remote: Option<RemoteAddress>) -> Result<M
     smaller.iter().for_each(crate::say);
     let custody = Custody::open(tree.path());
     Ok(Managed { preload, tree, custody, config, _password: password, trace })
+}
+
+fn preload_library() -> Result<PathBuf, ExitError> {
+    preload::find(std::env::var_os(preload::ENV).as_deref())
+}
+
+fn store_directory(named: Option<&Path>, file_limit: Option<Bytes>) -> Result<PathBuf, ExitError> {
+    paths::store_directory(named, std::env::var_os(paths::STORE_ENV), file_limit)
+}
+
+/// What a run takes beside the kernel's part, each tried as a run without options does.
+pub struct Installation {
+    /// The library that is loaded into the program.
+    pub preload: Result<PathBuf, ExitError>,
+    /// Where the store's file goes.
+    pub store_directory: Result<PathBuf, ExitError>,
+}
+
+impl Installation {
+    /// Tries both. Nothing is left behind.
+    pub fn find() -> Self {
+        Self { preload: preload_library(), store_directory: store_directory(None, None) }
+    }
 }
 
 /// Whether this command has a limit of address space, which the program inherits.

@@ -8,9 +8,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use linux_raw_sys::general as raw;
-use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
@@ -116,9 +114,9 @@ pub struct Machine {
     pub limits: Limits,
     /// Swap in use.
     pub swap: Vec<Swap>,
-    /// Whether `/var/tmp`, where a file store lies by default, takes writes that go round the page
-    /// cache.
-    pub direct_io: Result<(), Errno>,
+    /// How long an idle processor of a virtual machine polls before it halts, in ns; `None` where
+    /// it can't.
+    pub halt_poll_ns: Option<u64>,
     /// Whether several requests to a file can be in flight at once.
     pub io_uring: Result<(), Refusal>,
 }
@@ -146,7 +144,7 @@ pub fn machine() -> Machine {
         numa_nodes: nodes_in(&text("/sys/devices/system/node/online")).unwrap_or(1),
         limits: limits(),
         swap: swaps(&text("/proc/swaps")),
-        direct_io: direct_io(c"/var/tmp"),
+        halt_poll_ns: halt_poll_ns(),
         io_uring: Ring::open().map(drop),
     }
 }
@@ -291,18 +289,11 @@ fn swaps(table: &str) -> Vec<Swap> {
     table.lines().skip(1).filter_map(line).collect()
 }
 
-#[repr(align(4096))]
-struct AlignedPage([u8; OS_PAGE]);
-
-/// Writes one OS page around the page cache into a file without a name.
-fn direct_io(directory: &std::ffi::CStr) -> Result<(), Errno> {
-    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
-    let file = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR)?;
-    let page = Box::new(AlignedPage([1; OS_PAGE]));
-    match rustix::io::pwrite(&file, &page.0, 0)? {
-        OS_PAGE => Ok(()),
-        _ => Err(Errno::IO),
-    }
+/// Of cpuidle's haltpoll, where that is what idle processors do.
+fn halt_poll_ns() -> Option<u64> {
+    let driver = text("/sys/devices/system/cpu/cpuidle/current_driver");
+    let polls = driver.trim() == "haltpoll";
+    polls.then(|| number_in(Path::new("/sys/module/haltpoll/parameters/guest_halt_poll_ns"))).flatten()
 }
 
 #[cfg(test)]
@@ -334,6 +325,5 @@ mod tests {
         if let Some(memcg) = &machine.memcg {
             assert!(memcg.path.join("cgroup.procs").exists(), "{memcg:?}");
         }
-        assert!(direct_io(c"/proc").is_err());
     }
 }
