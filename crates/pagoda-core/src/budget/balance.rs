@@ -18,8 +18,8 @@ pub const LEAST: u64 = WHOLE / 8;
 /// A step is this part of the share.
 const STEP: u64 = 8;
 
-/// Refaults that tell enough: with 20 us each, more than a hundredth of a look's time.
-const NEAR_LEAST: u64 = 64;
+/// What refaults have to take to tell enough: a hundredth of a look's time.
+const NEAR_LEAST_NS: f64 = 1_000_000.0;
 
 /// Faults at the edge that tell enough.
 const EDGE_LEAST: u64 = 8;
@@ -81,11 +81,13 @@ pub struct Balance {
     parts: u64,
     backoff_ns: u64,
     not_before_ns: u64,
+    /// It was lowered since it was last raised.
+    is_lowered: bool,
 }
 
 impl Default for Balance {
     fn default() -> Self {
-        Self { parts: WHOLE, backoff_ns: BACKOFF_NS, not_before_ns: 0 }
+        Self { parts: WHOLE, backoff_ns: BACKOFF_NS, not_before_ns: 0, is_lowered: false }
     }
 }
 
@@ -98,9 +100,8 @@ impl Balance {
         self.parts
     }
 
-    /// The share from now on, in parts of [`WHOLE`]. `is_full`: compressed pages use all that they
-    /// may.
-    pub fn look(&mut self, seen: &Refaults, is_full: bool, now_ns: u64) -> u64 {
+    /// The share from now on, in parts of [`WHOLE`], of which compressed pages use `used` now.
+    pub fn look(&mut self, seen: &Refaults, used: u64, now_ns: u64) -> u64 {
         let mean = |ns: u64, count: u64| (count > 0).then(|| ns as f64 / count as f64);
         let stored_ns = mean(seen.stored_ns, seen.stored).unwrap_or_default();
         let spilled_ns = mean(seen.spilled_ns, seen.spilled).unwrap_or(FILE_NS);
@@ -111,20 +112,32 @@ impl Balance {
         if seen.edge >= EDGE_LEAST && loss > gain && self.parts < WHOLE {
             self.parts = WHOLE.min(self.parts + self.parts.div_ceil(STEP));
             self.not_before_ns = now_ns.saturating_add(self.backoff_ns);
-            self.backoff_ns = BACKOFF_MOST_NS.min(self.backoff_ns * 2);
-        } else if seen.near + seen.near_spilled >= NEAR_LEAST
+            // Several steps up may answer one down.
+            if std::mem::take(&mut self.is_lowered) {
+                self.backoff_ns = BACKOFF_MOST_NS.min(self.backoff_ns * 2);
+            }
+        } else if near_ns >= NEAR_LEAST_NS
             && gain > MARGIN * loss
-            && is_full
             && self.parts > LEAST
             && now_ns >= self.not_before_ns
+            && self.may_lower(seen, used)
         {
-            self.parts = LEAST.max(self.parts - self.parts / STEP);
+            let parts = self.parts.min(used);
+            self.parts = LEAST.max(parts - parts / STEP);
+            self.is_lowered = true;
             // The second step in this direction that nothing spoke against.
             if now_ns >= self.not_before_ns.saturating_add(self.backoff_ns) {
                 self.backoff_ns = BACKOFF_NS;
             }
         }
         self.parts
+    }
+
+    /// Whether the last step has taken effect, and there is something to gain: pages wait for the
+    /// share to be less, or are in the file while colder ones are compressed.
+    fn may_lower(&self, seen: &Refaults, used: u64) -> bool {
+        let is_full = used > self.parts - self.parts / STEP;
+        used <= self.parts + self.parts / (2 * STEP) && (is_full || seen.near_spilled >= EDGE_LEAST)
     }
 }
 

@@ -54,7 +54,7 @@ impl Model {
             edge_bytes: (edge * MIB) as u64,
         };
         self.now_ns += LOOK_NS;
-        self.parts = self.balance.look(&seen, true, self.now_ns);
+        self.parts = self.balance.look(&seen, self.parts, self.now_ns);
         assert!((LEAST..=WHOLE).contains(&self.parts));
     }
 
@@ -120,12 +120,30 @@ fn another_phase_of_the_program_has_its_own_division() {
 #[test]
 fn without_faults_nothing_changes() {
     let mut balance = Balance::default();
-    assert_eq!(balance.look(&Refaults::default(), true, LOOK_NS), WHOLE);
-    let few = Refaults { stored: 9, stored_ns: 9_000_000, near: 9, near_bytes: 1, ..Refaults::default() };
-    assert_eq!(balance.look(&few, true, 2 * LOOK_NS), WHOLE);
-    let not_full = Refaults { near: 900, ..few };
-    assert_eq!(balance.look(&not_full, false, 3 * LOOK_NS), WHOLE);
-    assert!(balance.look(&not_full, true, 4 * LOOK_NS) < WHOLE);
+    assert_eq!(balance.look(&Refaults::default(), WHOLE, LOOK_NS), WHOLE);
+    let few = Refaults { stored: 9, stored_ns: 900_000, near: 9, near_bytes: 1, ..Refaults::default() };
+    assert_eq!(balance.look(&few, WHOLE, 2 * LOOK_NS), WHOLE);
+}
+
+#[test]
+fn a_step_waits_until_the_last_one_has_taken_effect() {
+    let seen =
+        Refaults { stored: 900, stored_ns: 9_000_000, near: 900, near_bytes: 1, ..Refaults::default() };
+    let mut balance = Balance::default();
+    let lower = balance.look(&seen, WHOLE, LOOK_NS);
+    assert!(lower < WHOLE);
+    assert_eq!(balance.look(&seen, WHOLE, 2 * LOOK_NS), lower, "too much is compressed still");
+    assert!(balance.look(&seen, lower, 3 * LOOK_NS) < lower);
+}
+
+#[test]
+fn a_share_that_is_not_used_is_lowered_where_pages_come_from_the_file() {
+    let seen =
+        Refaults { stored: 900, stored_ns: 9_000_000, near: 900, near_bytes: 1, ..Refaults::default() };
+    let mut balance = Balance::default();
+    assert_eq!(balance.look(&seen, WHOLE / 2, LOOK_NS), WHOLE, "there is room");
+    let from_file = Refaults { near_spilled: 20, ..seen };
+    assert!(balance.look(&from_file, WHOLE / 2, 2 * LOOK_NS) < WHOLE / 2);
 }
 
 #[test]

@@ -181,7 +181,7 @@ impl Engine {
             Backing::Slot(slot) => Some(self.serve_staged(&taken, slot, miss)),
             Backing::Handle(handle) => {
                 if !miss.was_tried {
-                    self.store.note_refault(Handle::from_bits(handle));
+                    self.store.note_refault(Handle::from_bits(handle), granule);
                 }
                 let part = self.comes_back(span, granule, miss.extent);
                 if let Some(served) = self.serve_stored(&taken, handle, part, miss) {

@@ -59,8 +59,10 @@ impl Engine {
         miss: &mut Miss<'_>,
     ) -> Option<Served> {
         miss.was_tried = true;
-        // A second fault on a page predicts more.
-        if part.is_some_and(|part| part.wanted.count() == 1) && word.resident().is_empty() {
+        // A second fault on a page predicts more, and so does a granule that comes back soon. Its
+        // page takes the place of others that are not used.
+        let is_alone = part.is_some_and(|part| part.wanted.count() == 1) && word.resident().is_empty();
+        if is_alone && !self.store.left_lately(Handle::from_bits(handle), granule) {
             let digest = self.read_granule(handle, granule, &mut miss.content, miss.scratch);
             miss.read = digest.map(|digest| (handle, digest));
         }

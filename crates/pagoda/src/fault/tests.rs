@@ -160,11 +160,18 @@ fn sequential_faults_read_several_pages_of_the_file_at_once_and_random_ones_a_pa
             store.usage().file_bytes
         );
         assert!((pages / 50..pages / 3).contains(&reads), "{reads} reads for {pages} pages");
-        // Each base page once, none beside the last ones.
+        // Each base page of the first half once, none beside the last ones. Much has left since.
+        let half = pages as usize / 2;
         let before = counts();
-        (0..pages as usize).for_each(|step| read((step * 1021 % pages as usize) * base.bytes() / 4096));
+        (0..half).for_each(|step| read((step * 1021 % half) * base.bytes() / 4096));
         let after = counts();
         let [reads, parts] = [after[0] - before[0], after[1] - before[1]];
-        assert!(reads > pages / 4 && reads == parts, "{reads} reads, {parts} of them of a part");
+        assert!(reads > pages / 8 && reads == parts, "{reads} reads, {parts} of them of a part");
+        // Some of those that left memory lately come back to compressed memory as a whole.
+        let before = counts();
+        (half..pages as usize).rev().for_each(|page| read(page * base.bytes() / 4096));
+        let after = counts();
+        let [reads, parts] = [after[0] - before[0], after[1] - before[1]];
+        assert!(reads > parts || base == BasePage::K4, "{reads} reads, all of a part");
     }
 }

@@ -46,7 +46,7 @@ impl Engine {
         if out.runs().all(|run| is_clean(run, scratch)) {
             self.counters.add(Counter::Evictions, 1);
             self.counters.add(Counter::EvictionsClean, 1);
-            self.store.note_evicted(stored, out.count());
+            self.store.note_evicted(stored, out);
             self.zones.put_pieces(&self.space, slot, out);
             self.ledger.changed(word, after);
             give(entry, after);
@@ -63,7 +63,7 @@ impl Engine {
             if self.store.rewrite(stored, &changed, self.space.bytes(&slot), scratch) {
                 self.counters.add(Counter::Evictions, 1);
                 self.counters.add(Counter::Stores, 1);
-                self.store.note_evicted(stored, out.count());
+                self.store.note_evicted(stored, out);
                 self.zones.put_pieces(&self.space, slot, out);
                 self.ledger.changed(word, after);
                 give(entry, after);
@@ -77,7 +77,7 @@ impl Engine {
                     self.counters.add(Counter::Stores, 1);
                     self.ledger.store_has(self.store.usage().memory_committed_bytes.get());
                     self.store.free(stored);
-                    self.store.note_evicted(anew, out.count());
+                    self.store.note_evicted(anew, out);
                     self.zones.put_pieces(&self.space, slot, out);
                     let after = after.with_backing(Backing::Handle(anew.to_bits()));
                     self.ledger.changed(word, after);

@@ -126,8 +126,8 @@ impl Engine {
                 Ok(put) => {
                     self.count_put(&put);
                     if let Put::Stored(handle) = put {
-                        let all = (self.entry_bytes() / 4096) as u32;
-                        self.store.note_evicted(handle, all - word.resident().count());
+                        let all = Granules::range(0, (self.entry_bytes() / 4096) as u32);
+                        self.store.note_evicted(handle, all.without(word.resident()));
                     }
                     self.ledger.store_has(self.store.usage().memory_committed_bytes.get());
                     let backing = match put {

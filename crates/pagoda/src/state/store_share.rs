@@ -44,6 +44,11 @@ impl StoreShare {
         Bytes::new(most.get() / WHOLE * self.parts.load(Ordering::Relaxed))
     }
 
+    /// So many bytes in the parts in which the share is counted.
+    pub(crate) fn parts_of(bytes: u64, most: Bytes) -> u64 {
+        bytes.div_ceil((most.get() / WHOLE).max(1))
+    }
+
     pub(crate) fn set(&self, parts: u64) {
         self.parts.store(parts, Ordering::Relaxed);
     }

@@ -15,7 +15,7 @@
 //! - An object that is freed at the remote store keeps its number, as `Gone`, until the server has
 //!   confirmed that it is deleted there.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use pagoda_core::space::blocks::NUMBERS;
 use pagoda_core::space::extents::Units;
@@ -42,9 +42,10 @@ pub(super) struct Object {
     /// The batch of its field at the remote store while it is in memory and there, else [`NOBODY`].
     /// Changed as `kept` is; never both.
     pub batch: AtomicU32,
-    /// When a part of its page was evicted last, and when it went to the file; see
-    /// [`super::refault`].
+    /// When a part of its page was evicted last, which granules that were, and when it went to the
+    /// file; see [`super::refault`].
     pub evicted: AtomicU32,
+    pub left: AtomicU16,
     pub spilled: AtomicU32,
 }
 
@@ -146,6 +147,7 @@ impl Default for Object {
             kept: AtomicU32::new(NOBODY),
             batch: AtomicU32::new(NOBODY),
             evicted: AtomicU32::new(0),
+            left: AtomicU16::new(0),
             spilled: AtomicU32::new(0),
         }
     }

@@ -224,7 +224,7 @@ impl TieredStore {
         if word.kind() != Kind::Memory || word.has(MOVING) || !object.replace(word, to) {
             return 0;
         }
-        self.refaults.spilled(object, word.len());
+        self.refaults.spilled(object, word);
         state.queue(word).remove(&self.table, id);
         // A page in a parent's file takes no room in this one, from which objects move on.
         if to.kind() == Kind::File && to.first() & THEIRS == 0 {

@@ -1,17 +1,19 @@
 //! How much left memory, or compressed memory, between a page's leaving and its refault.
 //!
-//! An object has two stamps: how many granules had been evicted when a part of its page was last,
-//! and how many KiB had gone to the file when it went there. Both clocks run round; a distance of
-//! half of them is taken for a long one. This module must never decide anything:
-//! `pagoda_core::budget::balance` does.
+//! An object has two stamps: how many granules had been evicted when some of its page were last,
+//! with a mask of these, and how many KiB had gone to the file when it went there. Both clocks run
+//! round; a distance of half of them is taken for a long one. This module must never decide
+//! anything: `pagoda_core::budget::balance` and the fault do.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pagoda_core::budget::balance::Refaults;
+use pagoda_core::page_entry::Granules;
+use pagoda_core::size::Bytes;
 
 use super::handle::Meaning;
-use super::objects::{Kind, Object};
-use super::{Handle, TieredStore};
+use super::objects::{Kind, Object, Word};
+use super::{Handle, StoreUsage, TieredStore};
 
 /// So far back that no page left then.
 const LONG_AGO: u32 = 1 << 31;
@@ -24,18 +26,26 @@ pub(super) struct RefaultClocks {
     /// The longest distance that counts as soon, in units of each clock.
     near_granules: AtomicU32,
     edge_kib: AtomicU32,
+    /// What memory holds, compressed or not, in granules.
+    held_granules: AtomicU32,
     near: AtomicU64,
     near_spilled: AtomicU64,
     edge: AtomicU64,
 }
 
 impl RefaultClocks {
-    /// An object of so many bytes goes to the file or the remote store.
-    pub fn spilled(&self, object: &Object, bytes: usize) {
-        let kib = (bytes as u32).div_ceil(1 << 10);
+    /// An object of this word goes to the file or the remote store. One that gains nothing in
+    /// memory goes there however much room there is, and says nothing of that.
+    pub fn spilled(&self, object: &Object, word: Word) {
+        let kib = if word.raw() { 0 } else { (word.len() as u32).div_ceil(1 << 10) };
         let now = self.spilled_kib.fetch_add(kib, Ordering::Relaxed).wrapping_add(kib);
-        object.spilled.store(now, Ordering::Relaxed);
+        let stamp = if word.raw() { now.wrapping_sub(LONG_AGO) } else { now };
+        object.spilled.store(stamp, Ordering::Relaxed);
     }
+}
+
+fn units(count: u64) -> u32 {
+    u32::try_from(count).unwrap_or(LONG_AGO).min(LONG_AGO - 1)
 }
 
 /// Whether a stamp is at most `span` back.
@@ -44,25 +54,36 @@ fn is_within(clock: &AtomicU32, stamp: &AtomicU32, span: &AtomicU32) -> bool {
     distance <= span.load(Ordering::Relaxed)
 }
 
+/// Whether a granule was among those of its page that left last, and that is at most `span` back.
+fn left_within(clocks: &RefaultClocks, object: &Object, granule: u32, span: &AtomicU32) -> bool {
+    is_within(&clocks.evicted_granules, &object.evicted, span)
+        && object.left.load(Ordering::Relaxed) & Granules::range(granule, granule + 1).bits() != 0
+}
+
 impl TieredStore {
-    /// So many granules of a page have left memory.
-    pub(crate) fn note_evicted(&self, handle: Handle, granules: u32) {
-        let clock = &self.refaults.evicted_granules;
-        let now = clock.fetch_add(granules, Ordering::Relaxed).wrapping_add(granules);
+    /// These granules of a page have left memory.
+    pub(crate) fn note_evicted(&self, handle: Handle, out: Granules) {
+        let RefaultClocks { evicted_granules: clock, near_granules, .. } = &self.refaults;
+        let now = clock.fetch_add(out.count(), Ordering::Relaxed).wrapping_add(out.count());
         if let Meaning::Object(id) = handle.meaning()
             && let Some(object) = self.table.get(id)
         {
+            let before = match is_within(clock, &object.evicted, near_granules) {
+                true => object.left.load(Ordering::Relaxed),
+                false => 0,
+            };
+            object.left.store(before | out.bits(), Ordering::Relaxed);
             object.evicted.store(now, Ordering::Relaxed);
         }
     }
 
     /// A granule of this page is missed.
-    pub(crate) fn note_refault(&self, handle: Handle) {
+    pub(crate) fn note_refault(&self, handle: Handle, granule: u32) {
         let Meaning::Object(id) = handle.meaning() else { return };
         let Some(object) = self.table.get(id) else { return };
         let clocks = &self.refaults;
         let is_in_memory = object.word().kind() == Kind::Memory;
-        if is_within(&clocks.evicted_granules, &object.evicted, &clocks.near_granules) {
+        if left_within(clocks, object, granule, &clocks.near_granules) {
             let near = if is_in_memory { &clocks.near } else { &clocks.near_spilled };
             near.fetch_add(1, Ordering::Relaxed);
         }
@@ -71,13 +92,33 @@ impl TieredStore {
         }
     }
 
+    /// Whether so little left memory since this granule of a page did that the page would still be
+    /// there if it had been compressed then, and what has not been used for longer were in the file
+    /// in its place.
+    pub(crate) fn left_lately(&self, handle: Handle, granule: u32) -> bool {
+        let Meaning::Object(id) = handle.meaning() else { return false };
+        let clocks = &self.refaults;
+        let object = self.table.get(id);
+        object.is_some_and(|object| left_within(clocks, object, granule, &clocks.held_granules))
+    }
+
+    /// Memory holds so many bytes of pages that are not compressed now.
+    pub(crate) fn note_held(&self, resident: u64) {
+        let StoreUsage { raw_bytes, memory_packed_bytes, file_bytes, remote_bytes, .. } = self.usage();
+        let [stored, packed, file, remote] =
+            [raw_bytes, memory_packed_bytes, file_bytes, remote_bytes].map(Bytes::get);
+        // A page that is in two places counts as two, and so for a little less.
+        let times = stored as f64 / (packed + file + remote).max(1) as f64;
+        let granules = resident / (4 << 10) + (packed as f64 * times) as u64 / (4 << 10);
+        self.refaults.held_granules.store(units(granules), Ordering::Relaxed);
+    }
+
     /// Enters into `seen` the refaults so far whose page had left memory, and had gone to the file,
     /// soon before: at most as many bytes before as `seen` says, from now on.
     pub(crate) fn count_soon(&self, seen: &mut Refaults) {
         let clocks = &self.refaults;
-        let units = |bytes: u64, unit: u64| u32::try_from(bytes / unit).unwrap_or(LONG_AGO).min(LONG_AGO - 1);
-        clocks.near_granules.store(units(seen.near_bytes, 4 << 10), Ordering::Relaxed);
-        clocks.edge_kib.store(units(seen.edge_bytes, 1 << 10), Ordering::Relaxed);
+        clocks.near_granules.store(units(seen.near_bytes / (4 << 10)), Ordering::Relaxed);
+        clocks.edge_kib.store(units(seen.edge_bytes / (1 << 10)), Ordering::Relaxed);
         seen.near = clocks.near.load(Ordering::Relaxed);
         seen.near_spilled = clocks.near_spilled.load(Ordering::Relaxed);
         seen.edge = clocks.edge.load(Ordering::Relaxed);
@@ -92,7 +133,6 @@ impl TieredStore {
 #[cfg(test)]
 mod tests {
     use pagoda_core::page::BasePage;
-    use pagoda_core::size::Bytes;
 
     use super::*;
     use crate::store::Store;
@@ -104,26 +144,31 @@ mod tests {
         let put = |seed| page_of(64 << 10, 43, seed);
         let handles: Vec<_> = (0..4).map(|seed| stored(store.put(&put(seed), &mut scratch))).collect();
         let counts = || {
-            let mut seen = Refaults { near_bytes: 32 << 12, edge_bytes: 1 << 20, ..Refaults::default() };
+            let mut seen = Refaults { near_bytes: 30 << 12, edge_bytes: 1 << 20, ..Refaults::default() };
             store.count_soon(&mut seen);
             (seen.near, seen.near_spilled, seen.edge)
         };
         assert_eq!(counts(), (0, 0, 0));
         for handle in &handles {
-            store.note_evicted(*handle, 16);
+            store.note_evicted(*handle, Granules::range(0, 15));
         }
-        // 48, 32, 16 and 0 granules left since.
+        // 45, 30, 15 and 0 granules left since.
         for (handle, near) in handles.iter().zip([0, 1, 2, 3]) {
-            store.note_refault(*handle);
+            store.note_refault(*handle, 3);
             assert_eq!(counts(), (near, 0, 0));
         }
         store.spill(Bytes::ZERO).expect("room");
-        store.note_refault(handles[0]);
+        store.note_refault(handles[0], 3);
         assert_eq!(counts(), (3, 0, 1), "all went within a MiB");
-        store.note_refault(handles[3]);
+        store.note_refault(handles[3], 3);
         assert_eq!(counts(), (3, 1, 2), "it left memory last");
+        store.note_refault(handles[3], 15);
+        assert_eq!(counts(), (3, 1, 3), "this granule had not been there");
+        store.note_held(40 << 12);
+        let lately: Vec<_> = handles.iter().map(|handle| store.left_lately(*handle, 3)).collect();
+        assert_eq!(lately, [false, true, true, true], "40 granules are held");
         assert_eq!(store.promote(handles[0], &mut scratch), Ok(true));
-        store.note_refault(handles[0]);
-        assert_eq!(counts(), (3, 1, 2), "it has not left memory since");
+        store.note_refault(handles[0], 3);
+        assert_eq!(counts(), (3, 1, 3), "it has not left memory since");
     }
 }

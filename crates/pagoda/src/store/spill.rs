@@ -227,7 +227,7 @@ impl TieredStore {
             }
             object.checksum.store(item.checksum, Ordering::Relaxed);
             if object.replace(word, word.moved_to(kind, first)) {
-                self.refaults.spilled(object, word.len());
+                self.refaults.spilled(object, word);
                 freed_blocks += u64::from(state.pool.release(word.first()));
                 if kind == Kind::File {
                     state.filed.push_youngest(&self.table, item.id);

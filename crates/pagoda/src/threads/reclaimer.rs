@@ -15,6 +15,7 @@ use crate::reclaim::passing::Passes;
 use crate::state::hand::Step;
 use crate::state::pending::GIVE_UP_NS;
 use crate::state::placement::Followed;
+use crate::state::store_share::StoreShare;
 use crate::stats::counters::Counter;
 use crate::store::{PutError, Scratch};
 
@@ -110,6 +111,9 @@ impl Engine {
             }
             if !pressure.update(self.free()) && self.ledger.excess_bytes() == 0 {
                 trouble.since_ns = None;
+                // A fault makes its own room, so the store can be beyond its limit without
+                // pressure.
+                self.keep_store_within_limits(&mut trouble, &mut balancing.balance);
                 self.return_to_budget(&mut trouble.passes, scratch);
                 if self.shrink_zones(scratch) {
                     continue;
@@ -160,17 +164,25 @@ impl Engine {
     /// memory.
     fn balance_store(&self, balancing: &mut Balancing) {
         let now = now_ns();
-        if now < balancing.due_ns || !self.store.can_spill() {
+        if now < balancing.due_ns {
             return;
         }
         balancing.due_ns = now + BALANCE_NS;
-        let limit = self.store_memory_limit().get();
+        // Its free blocks are better used for pages, if these lack room.
+        if self.ledger.room_bytes() < self.marks().high.get() && self.store.usage().memory_is_sparse() {
+            self.trim_store();
+        }
+        if !self.store.can_spill() {
+            return;
+        }
         let used = self.store.usage().memory_used_bytes.get();
+        self.store.note_held(self.ledger.resident_bytes());
         let mut so_far = self.store_share.so_far();
         (so_far.near_bytes, so_far.edge_bytes) = (self.ledger.resident_bytes() / NEAR_PART, used / EDGE_PART);
         self.store.count_soon(&mut so_far);
         let seen = so_far.since(&std::mem::replace(&mut balancing.so_far, so_far));
-        self.store_share.set(balancing.balance.look(&seen, used > limit - limit / 8, now));
+        let used_parts = StoreShare::parts_of(used, self.store_memory_most());
+        self.store_share.set(balancing.balance.look(&seen, used_parts, now));
     }
 
     /// Spills before the store's memory is full, in the background, so that puts find room.
