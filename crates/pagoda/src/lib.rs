@@ -26,7 +26,8 @@
 //! ```
 //!
 //! The managers of one process know nothing of each other: one for each tenant gives each a budget
-//! of its own. [`Manager::adopt`] takes memory that was mapped elsewhere. Its unsafe part is
+//! of its own. [`Manager::adopt`] takes memory that was mapped elsewhere, as an [`AdoptedRegion`],
+//! whose content is given back or forgotten at the end. Its unsafe part is
 //! [`ForeignMemory::new`], by which the owner vouches for the memory. The crate's `examples/` show
 //! all three.
 //!
@@ -101,7 +102,9 @@ pub use pagoda_core::release::ReleasePolicy;
 pub use pagoda_core::size::Bytes;
 pub use pagoda_core::zone::ZonePolicy;
 pub use reclaim::passing::Exhausted;
-pub use region::{AccessError, ForeignMemory, PageOutError, Region, RegionBuilder, RegionError};
+pub use region::{
+    AccessError, AdoptedRegion, ForeignMemory, Managed, PageOutError, Region, RegionBuilder, RegionError,
+};
 
 mod assemble;
 mod clear;

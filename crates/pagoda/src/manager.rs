@@ -21,7 +21,7 @@ use crate::engine::shared::{RECLAIMER, Shared};
 use crate::error::{Errno, StartError, StopReason};
 use crate::frames::zones::{Place, ResizeError, ZoneConfig, ZoneStats};
 use crate::reclaim::passing::{Exhausted, OnExhausted};
-use crate::region::RegionBuilder;
+use crate::region::{AdoptedRegion, ForeignMemory, RegionBuilder, RegionError};
 use crate::stats::counters::{Counters, Snapshot};
 use crate::store::RemoteAddress;
 use crate::threads::sigbus::InThread;
@@ -70,7 +70,7 @@ impl ManagerBuilder {
     /// The unit of management, and the base page of all regions without
     /// [their own](crate::region::RegionBuilder::base_page): the unit of eviction, of the store,
     /// and of a first touch. By default it is 64 KiB, and a first touch fills 4, 16 or 64 KiB of
-    /// it, by the density of the touches: see [`Region::fill`](crate::region::Region::fill).
+    /// it, by the density of the touches: see [`Managed::fill`](crate::region::Managed::fill).
     #[must_use]
     pub fn base_page(mut self, base_page: BasePage) -> Self {
         self.config.base_page = base_page;
@@ -327,19 +327,16 @@ impl Manager {
         crate::file::FileRegionBuilder::new(Arc::clone(&self.shared), path.as_ref())
     }
 
-    /// Takes memory that was mapped by another under management, with its content. Dropping the
-    /// region swaps everything in and leaves the mapping to its owner. Making a
-    /// [`ForeignMemory`](crate::region::ForeignMemory) is unsafe, and says what its owner vouches
+    /// Takes memory that was mapped by another under management, with its content, which
+    /// [`AdoptedRegion`] gives back or forgets. Making a
+    /// [`ForeignMemory`] is unsafe, and says what its owner vouches
     /// for.
     ///
     /// # Errors
-    /// See [`RegionError`](crate::region::RegionError): memory of which a part is managed already
+    /// See [`RegionError`]: memory of which a part is managed already
     /// is refused.
-    pub fn adopt(
-        &self,
-        memory: crate::region::ForeignMemory,
-    ) -> Result<crate::region::Region, crate::region::RegionError> {
-        crate::region::Region::adopt(Arc::clone(&self.shared), memory, None)
+    pub fn adopt(&self, memory: ForeignMemory) -> Result<AdoptedRegion, RegionError> {
+        AdoptedRegion::adopt(Arc::clone(&self.shared), memory, None)
     }
 
     /// The same with a base page of its own, as [`RegionBuilder::base_page`] tells. For 2 MiB it
@@ -349,10 +346,10 @@ impl Manager {
     /// As [`adopt`](Self::adopt), and if the manager can't have that base page.
     pub fn adopt_with(
         &self,
-        memory: crate::region::ForeignMemory,
+        memory: ForeignMemory,
         base_page: BasePage,
-    ) -> Result<crate::region::Region, crate::region::RegionError> {
-        crate::region::Region::adopt(Arc::clone(&self.shared), memory, Some(base_page))
+    ) -> Result<AdoptedRegion, RegionError> {
+        AdoptedRegion::adopt(Arc::clone(&self.shared), memory, Some(base_page))
     }
 
     /// The state and totals of each zone, by name, in the order in which they were named. Empty

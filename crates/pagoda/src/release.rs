@@ -7,6 +7,7 @@
 //! workers hold neither gate nor entry: the handles that they free are in no entry any more. This
 //! module must never free a handle that an entry still has.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -16,7 +17,7 @@ use pagoda_core::release::batch::Batch;
 use pagoda_core::release::gather::Gather;
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::mem::region_memory::RegionMemory;
-use pagoda_linux::process::thread::cpu_ns;
+use pagoda_linux::process::thread::{cpu_ns, yield_now};
 
 use crate::engine::Engine;
 use crate::stats::account::Account;
@@ -192,6 +193,38 @@ impl Engine {
             Closing::of(self, range, account),
             &mut Scratch::new(self.base),
         );
+    }
+
+    /// Ends the management of `range`, which stays mapped, and drops its content: it reads as zero
+    /// afterwards. Only what the table still has of it is touched, so that nothing happens to
+    /// memory that was mapped there since the owner unmapped a part.
+    pub(crate) fn forget(&self, range: PageRange, account: &Arc<Account>) -> io::Result<()> {
+        let mut table = self.gate_exclusive();
+        while table.order.deferred() > 0 {
+            // A handler reads the event that it waits for.
+            drop(table);
+            yield_now();
+            table = self.gate_exclusive();
+        }
+        let spans = table.cut(range);
+        for span in &spans {
+            // Where the kernel has no room for another mapping its faults are answered with zeroes.
+            let _ = self.space.unregister(span.range());
+            if !self.fork_events {
+                self.space.set_forked(span.range(), true);
+            }
+        }
+        drop(table);
+        // Without the gate: where it is still registered this is an event, which a handler reads.
+        let emptied = spans.iter().map(|span| self.space.empty(span.range()));
+        let emptied = emptied.fold(Ok(()), io::Result::and);
+        self.discard_of(
+            || spans.iter(),
+            range,
+            Closing::of(self, range, account),
+            &mut Scratch::new(self.base),
+        );
+        emptied
     }
 
     /// Frees queued pages until the engine ends: the loop of a worker.

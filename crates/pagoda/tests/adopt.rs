@@ -1,11 +1,13 @@
 //! Which memory a manager adopts, and which it refuses without a trace.
 
 use libc::{PROT_NONE, PROT_READ, PROT_WRITE};
-use pagoda::region::{Region, RegionError};
-use pagoda::{Bytes, Manager};
+use pagoda::{AdoptedRegion, Bytes, Manager, RegionError};
+use pagoda_linux::mem::plain_memory::{Pages, PlainMemory};
+use pagoda_linux::testing::area::Area;
 use pagoda_linux::testing::foreign::Foreign;
 use pagoda_linux::testing::mapping::PAGE;
 use pagoda_linux::testing::skip::skip_without_moves;
+use pagoda_linux::testing::wait::until;
 
 const PAGES: usize = 1024;
 
@@ -13,7 +15,12 @@ fn private() -> Foreign {
     Foreign::private(PAGES).expect("room")
 }
 
-fn adopt(memory: &Foreign, manager: &Manager, first: usize, pages: usize) -> Result<Region, RegionError> {
+fn adopt(
+    memory: &Foreign,
+    manager: &Manager,
+    first: usize,
+    pages: usize,
+) -> Result<AdoptedRegion, RegionError> {
     manager.adopt(memory.give(first..first + pages))
 }
 
@@ -50,6 +57,51 @@ fn a_range_with_a_hole_is_refused_and_its_parts_are_adopted() {
         assert_eq!(memory.read(page), page as u8);
     }
     drop(parts);
+}
+
+/// Swapped in, it would take eight times the budget.
+#[test]
+fn forgotten_memory_is_empty_and_never_comes_back() {
+    const LEN: usize = 512 << 20;
+    let Some(manager) = manager() else { return };
+    let mut memory = PlainMemory::map(LEN, Pages::Small).expect("room");
+    let region = manager.adopt(memory.foreign()).expect("adopted");
+    memory.words_mut().iter_mut().enumerate().for_each(|(at, word)| *word = at as u64 >> 3);
+    let before = manager.stats();
+    assert!(before.stored_bytes > (LEN / 2) as u64, "most of it is swapped out: {before:?}");
+    region.forget().expect("forgotten");
+    let after = manager.stats();
+    assert_eq!((after.brought_back_bytes, after.faults_stored), (0, before.faults_stored));
+    assert_eq!((after.resident_bytes, after.staged_bytes), (0, 0), "{after:?}");
+    manager.flush_releases();
+    until("its stored pages are freed", || manager.stats().stored_bytes == 0);
+    assert!(manager.stats().anon_bytes <= 64 << 20, "within the budget");
+    assert!(memory.words_mut().iter().all(|word| *word == 0));
+    // It is its owner's: no fault there is the manager's any more, and it can be adopted again.
+    memory.words_mut().fill(7);
+    assert_eq!(manager.stats().faults, after.faults);
+    let again = manager.adopt(memory.foreign()).expect("adopted");
+    again.page_out(0, LEN).expect("room in the store");
+    assert!(memory.words_mut().iter().all(|word| *word == 7));
+    again.forget().expect("forgotten");
+}
+
+#[test]
+fn forgetting_leaves_memory_alone_that_was_mapped_since() {
+    let Some(manager) = manager() else { return };
+    let memory = private();
+    (0..PAGES).for_each(|page| memory.write(page, page as u8 | 1));
+    let region = adopt(&memory, &manager, 0, PAGES).expect("adopted");
+    region.page_out(0, PAGES / 2 * PAGE).expect("room in the store");
+    let other = Area::of_region(region.as_ptr(), PAGES);
+    other.unmap(100..128).expect("unmapped");
+    other.map(100..128).expect("mapped");
+    (100..128).for_each(|page| memory.write(page, 9));
+    region.forget().expect("forgotten");
+    for page in 0..PAGES {
+        let expected = if (100..128).contains(&page) { 9 } else { 0 };
+        assert_eq!(memory.read(page), expected, "page {page}");
+    }
 }
 
 #[test]

@@ -229,6 +229,19 @@ impl Space {
         self.uffd.unregister(range)
     }
 
+    /// Empties `range`, which was managed until now and whose owner gave its content up: it reads
+    /// as zero afterwards. If it is still registered this waits until the event is read.
+    ///
+    /// # Errors
+    /// Those of madvise(2): a part is locked.
+    pub fn empty(&self, range: PageRange) -> io::Result<()> {
+        let at = std::ptr::with_exposed_provenance_mut(range.start());
+        // SAFETY: it is adopted memory (`Adoption`): its owner vouched that it is not unmapped and
+        // replaced while it is given up. Its content is the owner's to give up, and to all others
+        // this is like zeroes that are written, page by page.
+        Ok(unsafe { madvise(at, range.len(), Advice::LinuxDontNeed) }?)
+    }
+
     /// Moves the pages of `from`, managed memory, into slots, which must follow each other in the
     /// arena; `offset` bytes into the first. Holes are skipped. The target places in the slots must
     /// be empty.

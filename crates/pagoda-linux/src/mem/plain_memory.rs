@@ -5,11 +5,14 @@
 //! knows which, so that no safe call faults: it must never allow an access to a page that is not
 //! there.
 
+use std::ffi::c_void;
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
-use rustix::mm::{Advice, MprotectFlags, madvise, mprotect, munmap};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
 
 use crate::mem::aligned;
 use crate::mem::range::PageRange;
@@ -42,6 +45,9 @@ pub struct PlainMemory {
     range: PageRange,
     /// Of each OS page, once one of them is not open any more.
     states: Vec<State>,
+    /// It was given to a manager. Its addresses are kept from now on, also unmapped: a manager that
+    /// forgets it must not meet another mapping there.
+    is_given: AtomicBool,
 }
 
 impl PlainMemory {
@@ -65,7 +71,7 @@ impl PlainMemory {
                 Pages::Unasked => Ok(()),
             };
         }
-        Ok(Self { range, states: Vec::new() })
+        Ok(Self { range, states: Vec::new(), is_given: AtomicBool::new(false) })
     }
 
     /// Where it is.
@@ -75,16 +81,18 @@ impl PlainMemory {
     }
 
     /// The memory, to be managed. The manager learns from the kernel of pages that are protected,
-    /// discarded and unmapped meanwhile.
+    /// discarded and unmapped meanwhile. Nothing is mapped at its addresses any more when it is
+    /// unmapped.
     #[must_use]
     pub fn foreign(&self) -> ForeignMemory {
+        self.is_given.store(true, Ordering::Relaxed);
         let at = std::ptr::with_exposed_provenance_mut(self.range.start());
         // SAFETY: it is private anonymous memory that was mapped readable and writable, and that
         // nothing but this value uses: no stack, no heap, no control block lies in it, and no child
         // gets it. Pages that are made read-only or are unmapped later go by calls that hold no
         // lock of the manager, and need nothing of it: the kernel refuses to move the former and
         // sends events for the latter. If this value is dropped first all of it is unmapped, for
-        // which the kernel sends an event, too.
+        // which the kernel sends an event, too; `vacate` keeps its addresses.
         unsafe { ForeignMemory::new(at, self.range.len()) }.expect("whole pages")
     }
 
@@ -175,11 +183,25 @@ impl PlainMemory {
         self.set(pages.clone(), State::Unmapped);
         // SAFETY: the pages are of this mapping, borrowed exclusively; from now on they are not
         // accessed through it.
-        if let Err(error) = unsafe { munmap(at.cast(), len) } {
+        if let Err(error) = unsafe { self.vacate(at.cast(), len) } {
             self.set(pages, State::Open);
             return Err(error.into());
         }
         Ok(())
+    }
+
+    /// Unmaps a part. If the memory was given away, a closed mapping keeps the place.
+    ///
+    /// # Safety
+    /// The part is this mapping's, and is not accessed any more.
+    unsafe fn vacate(&self, at: *mut c_void, len: usize) -> Result<(), Errno> {
+        if !self.is_given.load(Ordering::Relaxed) {
+            // SAFETY: the caller's.
+            return unsafe { munmap(at, len) };
+        }
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: as above; it replaces nothing else.
+        unsafe { mmap_anonymous(at, len, ProtFlags::empty(), flags) }.map(drop)
     }
 
     fn pages(&self, pages: &Range<usize>) -> (*mut u64, usize) {
@@ -201,7 +223,7 @@ impl Drop for PlainMemory {
         for run in self.states.chunk_by(|a, b| (*a == State::Unmapped) == (*b == State::Unmapped)) {
             if run[0] != State::Unmapped {
                 // SAFETY: these pages are still this mapping's, and nothing borrows it.
-                let _ = unsafe { munmap(self.at(page * PAGE_WORDS).cast(), run.len() * OS_PAGE) };
+                let _ = unsafe { self.vacate(self.at(page * PAGE_WORDS).cast(), run.len() * OS_PAGE) };
             }
             page += run.len();
         }

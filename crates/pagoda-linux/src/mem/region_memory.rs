@@ -45,6 +45,8 @@ impl ForeignMemory {
     /// - It is for the children of a fork again (`MADV_DOFORK`) once it is managed no more; while
     ///   it is, they don't get it.
     /// - A thread that unmaps it or moves it holds no lock of the manager.
+    /// - Nothing else is mapped in its place while the manager is told to forget it: what lies
+    ///   there then is emptied.
     ///
     /// ```
     /// use memmap2::{Advice, MmapMut};

@@ -78,7 +78,7 @@ impl RegionDestination {
     pub(super) fn region(&self) -> io::Result<(&Region, &RegionMemory)> {
         let region = self.region.as_ref().ok_or_else(unprepared)?;
         region.maker()?;
-        Ok((region, region.memory().ok_or_else(unprepared)?))
+        Ok((region, region.memory()))
     }
 
     fn with_scratch<T>(&self, region: &Region, use_it: impl FnOnce(&mut Scratch) -> T) -> T {

@@ -36,7 +36,7 @@ fn content_arriving_where_no_memory_can_be_had_is_an_error_also_beside_a_file() 
     let (done, all) = channel();
     // Not of a scope: one that waits for ever can't be waited for.
     std::thread::spawn(move || {
-        let memory = fresh.memory().expect("its own");
+        let memory = fresh.memory();
         let mut scratch = Scratch::new(fresh.engine().base);
         let mut arrive = |page: usize| {
             let at = PageRange::page(memory.range().start() + page * OS_PAGE);

@@ -61,11 +61,8 @@ struct Looking {
 impl<'a> RegionSource<'a> {
     /// Begins to track writes to the region.
     pub(super) fn begin(region: &'a Region) -> Result<Self, Error> {
-        let adopted = || {
-            io::Error::new(io::ErrorKind::Unsupported, "adopted memory can't be sent, only a region's own")
-        };
         region.maker().map_err(|error| Error::Source(error.into()))?;
-        let memory = region.memory().ok_or_else(|| Error::Source(adopted()))?;
+        let memory = region.memory();
         if region.receiving().is_some() {
             let error = io::Error::new(io::ErrorKind::ResourceBusy, "not all of the region has arrived yet");
             return Err(Error::Source(error));

@@ -70,7 +70,7 @@ fn pages_that_an_earlier_migration_left_protected_are_sent_by_the_next() {
     let manager = Manager::builder().budget(Bytes::mib(24)).user_mode_only(true).build().expect("a manager");
     let region = manager.region(Bytes::mib(4)).create().expect("a region");
     region.write_words(0, &[1; 300 * OS_PAGE]).expect("written");
-    let range = region.memory().expect("its own").range();
+    let range = region.memory().range();
     region.engine().space.track_writes(range).expect("tracked");
     // As it stays where the protection can't be taken off in the end.
     let mut scanner = PagemapScanner::new().expect("pagemap");
@@ -124,11 +124,11 @@ fn the_receiver_is_told_the_true_content_through_all_changes() {
                             let content: Vec<u8> = (0..OS_PAGE)
                                 .map(|i| if i % 3 == 0 { random(&mut state) as u8 } else { page as u8 })
                                 .collect();
-                            region.memory().expect("its own").write_words(bytes.start, &content);
+                            region.memory().write_words(bytes.start, &content);
                             shadow[bytes].copy_from_slice(&content);
                         }
                         3 => {
-                            region.memory().expect("its own").write_words(bytes.start, &[0; OS_PAGE]);
+                            region.memory().write_words(bytes.start, &[0; OS_PAGE]);
                             shadow[bytes].fill(0);
                         }
                         4 => {

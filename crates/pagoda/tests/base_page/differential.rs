@@ -2,9 +2,9 @@
 //! signals, same errors.
 
 use std::io;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 
-use pagoda::{BasePage, Bytes, Manager, ManagerBuilder, Region};
+use pagoda::{BasePage, Bytes, Managed, Manager, ManagerBuilder};
 use pagoda_core::page::HUGE_FRAME;
 use pagoda_linux::procfs::pagemap::PagemapScanner;
 use pagoda_linux::testing::access::Access;
@@ -23,7 +23,7 @@ const HUGE_PAGES: usize = 3 * 512;
 struct Twins {
     managed: Area,
     plain: Area,
-    region: Region,
+    region: Box<dyn Deref<Target = Managed>>,
     pages: usize,
 }
 
@@ -161,7 +161,7 @@ fn any_operation_at_4_kib_has_the_same_effect_as_in_the_kernel() {
             let area = || Area::new(PAGES, seed as usize * 5 % 16).expect("memory");
             let (managed, plain) = (area(), area());
             let region = manager.adopt(managed.foreign()).expect("adopted");
-            let mut twins = Twins { managed, plain, region, pages: PAGES };
+            let mut twins = Twins { managed, plain, region: Box::new(region), pages: PAGES };
             for _ in 0..STEPS {
                 twins.step(&access, random);
             }
@@ -190,13 +190,13 @@ fn any_operation_on_huge_frames_at_4_kib_has_the_same_effect_as_in_the_kernel() 
             let manager = base.into_iter().fold(manager, ManagerBuilder::base_page);
             let manager = manager.build().expect("manager");
             let random = &mut Random::new(seed, base.map_or(1 << 22, |_| 1 << 21) + u64::from(adopts));
-            let (managed, region) = if adopts {
+            let (managed, region): (_, Box<dyn Deref<Target = Managed>>) = if adopts {
                 let area = Area::new(HUGE_PAGES, 0).expect("memory");
                 let region = manager.adopt(area.foreign()).expect("adopted");
-                (area, region)
+                (area, Box::new(region))
             } else {
                 let region = manager.region(Bytes::new(HUGE_PAGES as u64 * 4096)).create().expect("region");
-                (Area::of_region(region.as_ptr(), HUGE_PAGES), region)
+                (Area::of_region(region.as_ptr(), HUGE_PAGES), Box::new(region))
             };
             let plain = Area::new(HUGE_PAGES, 0).expect("memory");
             let mut twins = Twins { managed, plain, region, pages: HUGE_PAGES };
@@ -248,14 +248,14 @@ fn any_operation_on_regions_of_all_base_pages_has_the_same_effect_as_in_the_kern
             let is_huge = base == BasePage::M2;
             let pages = if is_huge { HUGE_PAGES } else { PAGES };
             let area = || Area::new(pages, if is_huge { 0 } else { seed as usize * 5 % 16 }).expect("memory");
-            let (managed, region) = if is_huge {
+            let (managed, region): (_, Box<dyn Deref<Target = Managed>>) = if is_huge {
                 let builder = manager.region(Bytes::new(pages as u64 * 4096)).base_page(base);
                 let region = builder.create().expect("region");
-                (Area::of_region(region.as_ptr(), pages), region)
+                (Area::of_region(region.as_ptr(), pages), Box::new(region))
             } else {
                 let managed = area();
                 let region = manager.adopt_with(managed.foreign(), base).expect("adopted");
-                (managed, region)
+                (managed, Box::new(region))
             };
             Twins { managed, plain: area(), region, pages }
         });

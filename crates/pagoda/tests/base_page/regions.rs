@@ -4,7 +4,7 @@
 use std::thread;
 
 use pagoda::frames::zones::Place;
-use pagoda::{BasePage, Bytes, Manager, Region, RegionError};
+use pagoda::{BasePage, Bytes, Managed, Manager, Region, RegionError};
 use pagoda_linux::mem::plain_memory::{Pages, PlainMemory};
 use pagoda_linux::procfs::pagemap::PagemapScanner;
 use pagoda_linux::testing::random::{Random, runs};
@@ -31,7 +31,7 @@ fn region(manager: &Manager, base: BasePage, len: usize) -> Region {
 }
 
 /// Pages all of it out: pages that the last fault's handler still holds go at the next try.
-fn page_out_all(manager: &Manager, region: &Region, rest: u64) {
+fn page_out_all(manager: &Manager, region: &Managed, rest: u64) {
     until("all of it is out", || {
         region.page_out(0, region.len()).expect("room");
         manager.stats().resident_bytes == rest

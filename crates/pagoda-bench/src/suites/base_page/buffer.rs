@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use pagoda::stats::counters::Snapshot;
-use pagoda::{BasePage, Manager, Region};
+use pagoda::{AdoptedRegion, BasePage, Manager};
 use pagoda_core::size::Bytes;
 use pagoda_linux::mem::plain_memory::{Pages, PlainMemory};
 use pagoda_linux::procfs::pagemap::{PagemapScanner, Presence};
@@ -73,7 +73,7 @@ pub struct Held {
 /// Pagoda's hold on a buffer.
 struct Managed {
     // Dropped first: a region needs its manager.
-    _region: Region,
+    _region: AdoptedRegion,
     manager: Manager,
     before: Snapshot,
 }

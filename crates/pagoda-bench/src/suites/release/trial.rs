@@ -127,7 +127,7 @@ impl Trial {
             "the owners of {} have {resident_bytes} bytes in memory, and not {expected}",
             kind.name()
         );
-        let accounts: Vec<Arc<Account>> = regions.iter().map(Region::account).collect();
+        let accounts: Vec<Arc<Account>> = regions.iter().map(|region| region.account()).collect();
         let closers = if kind == Kind::StarterAlone { Vec::new() } else { std::mem::take(&mut regions) };
         if self.starter {
             warm_for(self.owner);

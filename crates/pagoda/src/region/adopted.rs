@@ -1,0 +1,89 @@
+//! An adopted region: managed memory that is its owner's, and stays so.
+//!
+//! Its owner mapped it, reads and writes it by its address, and gets it back: with its content when
+//! the region is dropped, or empty when the region is told to forget. This module must never unmap
+//! the memory.
+
+use std::io;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use pagoda_core::fault::density::Use;
+use pagoda_core::page::BasePage;
+use pagoda_core::size::Bytes;
+use pagoda_linux::mem::region_memory::ForeignMemory;
+use pagoda_linux::procfs::pagemap::PagemapScanner;
+
+use super::RegionError;
+use super::adoptable::check_mapped;
+use super::managed::Managed;
+use crate::engine::shared::Shared;
+use crate::error::Errno;
+
+/// Managed memory of another owner; see [`Manager::adopt`](crate::Manager::adopt). It is read and
+/// written through its own address. Dropping it swaps everything in, whatever the budget says, and
+/// leaves the mapping to its owner: with 512 MiB swapped out that takes about a second, and the
+/// memory is the program's again. [`forget`](Self::forget) does without.
+pub struct AdoptedRegion {
+    managed: Managed,
+    /// Its content was given up, so that there is nothing to swap in.
+    is_forgotten: bool,
+}
+
+impl Deref for AdoptedRegion {
+    type Target = Managed;
+    fn deref(&self) -> &Managed {
+        &self.managed
+    }
+}
+
+impl AdoptedRegion {
+    pub(crate) fn adopt(
+        shared: Arc<Shared>,
+        memory: ForeignMemory,
+        base: Option<BasePage>,
+    ) -> Result<Self, RegionError> {
+        let engine = shared.engine()?;
+        let mut present =
+            PagemapScanner::new().map_err(|error| RegionError::Pagemap { errno: Errno::from(&error) })?;
+        let range = memory.range();
+        check_mapped(range)?;
+        let len = Bytes::new(range.len() as u64);
+        let mut base = engine.region_base(base, Use::Unknown, len)?;
+        // Whether it may have huge pages is for its owner to say.
+        base.size = base.size.min(BasePage::K64);
+        engine.manage(range, Some(&mut present), base.clone())?;
+        let account = engine.owners.enter(range);
+        Ok(Self { managed: Managed { shared, range, account, base }, is_forgotten: false })
+    }
+
+    /// Swaps everything in and leaves the mapping to its owner, as dropping does. Blocks as long as
+    /// that takes.
+    pub fn close(self) {}
+
+    /// Gives up the content: nothing is swapped in. Returns when all frames are back; stored pages
+    /// follow in the background, as for a region that [closes](super::Region::close). The mapping
+    /// stays its owner's, is not managed any more, and reads as zero. Content that is written
+    /// meanwhile is lost or not.
+    ///
+    /// # Errors
+    /// The error of madvise(2): a part of the memory is locked, and keeps its content there. Or
+    /// [`OtherProcess`](crate::OtherProcess) in a forked child, where nothing happens.
+    pub fn forget(mut self) -> io::Result<()> {
+        let engine = Arc::clone(self.managed.shared.engine()?);
+        self.is_forgotten = true;
+        engine.forget(self.managed.range, &self.managed.account)
+    }
+}
+
+impl Drop for AdoptedRegion {
+    fn drop(&mut self) {
+        let Managed { shared, range, account, .. } = &self.managed;
+        let Ok(engine) = shared.engine() else { return };
+        if !self.is_forgotten {
+            engine.bring_back(*range);
+        }
+        engine.owners.leave(account);
+        engine.look_after_releases();
+    }
+}
