@@ -360,6 +360,18 @@ impl Manager {
         engine.zones.names().into_iter().zip(ZoneStats::all(&self.stats())).collect()
     }
 
+    /// Changes the budget, and all zones in proportion. It returns at once. A larger budget is used
+    /// from now on. For a smaller one reclaim begins at once, and evicts as fast as it compresses,
+    /// some hundred MiB a second: [`anon_bytes`](Snapshot::anon_bytes) shows how much is held.
+    /// Bounds and errors are those of [`resize_zone`](Self::resize_zone): up to twice the budget
+    /// that the manager was made with.
+    ///
+    /// # Errors
+    /// See [`ResizeError`]; then nothing has changed.
+    pub fn set_budget(&self, budget: Bytes) -> Result<(), ResizeError> {
+        self.shared.engine()?.resize_budget(budget)
+    }
+
     /// Resizes the zone `name`, and the budget to the sum of all zones. A manager whose zones were
     /// not named has one, `all`. Nothing in memory is lost, and no thread waits: pages beyond the
     /// new size are evicted in the background, as long as they can be stored, and their frames go

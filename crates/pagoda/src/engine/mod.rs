@@ -111,6 +111,8 @@ pub(crate) struct Engine {
     /// The trace of single faults and evictions, if there is one.
     pub(crate) trace: Option<Tracer>,
     pub(crate) pins: Pins,
+    /// Bytes that the owners of regions have pinned.
+    pub(crate) pinned_bytes: AtomicU64,
     /// Where threads run during a streak of faults.
     pub(crate) placement: Placement,
     pub(crate) hand: Mutex<Hand>,
@@ -214,6 +216,7 @@ impl Engine {
             counters,
             trace: None,
             pins: Pins::default(),
+            pinned_bytes: AtomicU64::new(0),
             placement: Placement::default(),
             store_share: StoreShare::default(),
             hand: Mutex::new(Hand::default()),
@@ -277,11 +280,12 @@ impl Engine {
         self.ledger.set_budget(works.get());
     }
 
-    /// Memory that no reclaim makes less: our own tables, and unmanaged memory.
+    /// Memory that no reclaim makes less: our own tables, and unmanaged and pinned memory.
     fn immovable_bytes(&self) -> Bytes {
         let [own, unmanaged] =
             [Counter::OwnBytes, Counter::UnmanagedBytes].map(|counter| self.counters.get(counter));
-        Bytes::new(own.saturating_add(unmanaged))
+        let pinned = self.pinned_bytes.load(Ordering::Acquire);
+        Bytes::new(own.saturating_add(unmanaged).saturating_add(pinned))
     }
 
     /// How much is kept free of the budget that holds now.

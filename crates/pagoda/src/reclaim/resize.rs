@@ -39,27 +39,50 @@ impl Engine {
     /// Resizes a zone, and the budget to the sum of all zones.
     pub(crate) fn resize_zone(&self, name: &str, bytes: Bytes) -> Result<(), ResizeError> {
         let zones = &self.zones;
-        let _one = zones.resizing.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(zone) = zones.parts.iter().position(|part| part.name == name) else {
             return Err(ResizeError::Unknown { name: name.to_owned(), zones: zones.names().join(", ") });
         };
-        let name = name.to_owned();
+        self.resize(|sizes| sizes[zone] = bytes.get())
+    }
+
+    /// Resizes the budget, and all zones in proportion.
+    pub(crate) fn resize_budget(&self, budget: Bytes) -> Result<(), ResizeError> {
+        self.resize(|sizes| {
+            let sum: u128 = sizes.iter().map(|bytes| u128::from(*bytes)).sum();
+            let mut rest = budget.get();
+            for size in sizes.iter_mut() {
+                *size = (u128::from(*size) * u128::from(budget.get()) / sum) as u64;
+                rest -= *size;
+            }
+            sizes[0] += rest;
+        })
+    }
+
+    /// Gives the zones the sizes that `change` makes of their present ones, if all of them fit.
+    fn resize(&self, change: impl FnOnce(&mut [u64])) -> Result<(), ResizeError> {
+        let zones = &self.zones;
+        let _one = zones.resizing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut after: Vec<u64> = (0..zones.count()).map(|zone| zones.size(zone).get()).collect();
+        change(&mut after);
         let least = Watermarks::least_share(self.base, self.handlers).max(ZONE_LEAST);
-        if bytes < least {
-            return Err(ResizeError::TooSmall { name, bytes, least });
+        for (part, bytes) in zones.parts.iter().zip(&after) {
+            let (name, bytes) = (part.name.clone(), Bytes::new(*bytes));
+            if bytes < least {
+                return Err(ResizeError::TooSmall { name, bytes, least });
+            }
+            let most = Bytes::new(u64::from(part.hands.slots()) * self.entry_bytes() as u64);
+            if bytes > most {
+                return Err(ResizeError::TooLarge { name, bytes, most });
+            }
         }
-        let part = &zones.parts[zone];
-        let most = Bytes::new(u64::from(part.hands.slots()) * self.entry_bytes() as u64);
-        if bytes > most {
-            return Err(ResizeError::TooLarge { name, bytes, most });
-        }
-        let others = (0..zones.count()).filter(|other| *other != zone).map(|other| zones.size(other).get());
-        let budget = Bytes::new(others.sum::<u64>() + bytes.get());
+        let budget = Bytes::new(after.iter().sum());
         let least = Watermarks::least_budget(self.base, self.handlers);
         if budget < least {
             return Err(ResizeError::BudgetTooSmall { budget, least });
         }
-        part.bytes.store(bytes.get(), Ordering::Relaxed);
+        for (part, bytes) in zones.parts.iter().zip(&after) {
+            part.bytes.store(*bytes, Ordering::Relaxed);
+        }
         self.ledger.set_budget(budget.get());
         self.counters.set(Counter::BudgetBytes, budget.get());
         if zones.are_several() {

@@ -17,6 +17,9 @@ pub enum AccessError {
         "the region has reached its limit; discard what it needs no more, or make it with a larger limit"
     )]
     LimitReached,
+    /// A part of it is swapped out, or is just being moved.
+    #[error("a part of it is swapped out; prefetch it, or use the call that waits")]
+    WouldBlock,
     /// A part of a region that was received will never arrive: its sender was lost, or the
     /// connection to it.
     #[error(

@@ -54,7 +54,7 @@ impl AdoptedRegion {
         base.size = base.size.min(BasePage::K64);
         engine.manage(range, Some(&mut present), base.clone())?;
         let account = engine.owners.enter(range);
-        Ok(Self { managed: Managed { shared, range, account, base }, is_forgotten: false })
+        Ok(Self { managed: Managed { shared, range, account, base, limit: None }, is_forgotten: false })
     }
 
     /// Swaps everything in and leaves the mapping to its owner, as dropping does. Blocks as long as

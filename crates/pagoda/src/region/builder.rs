@@ -55,9 +55,9 @@ impl RegionBuilder {
     /// The most that the region may hold, in memory and in the store together: all of it by
     /// default. A first touch beyond that fails for its thread alone: calls return
     /// [`LimitReached`](super::AccessError::LimitReached), and an access by address raises SIGBUS,
-    /// or `EFAULT` from a system call, there until the page is [discarded](Region::discard). Pages that the region
-    /// holds already stay as they are, and so does every other region. Discarding makes room. Such
-    /// a region has no huge frames, and nothing of it is prefetched.
+    /// or `EFAULT` from a system call, there until the page is [discarded](Region::discard). Pages
+    /// that the region holds already stay as they are, and so does every other region. Discarding
+    /// makes room. Such a region has no huge frames, and no readahead.
     #[must_use]
     pub fn limit(mut self, most: Bytes) -> Self {
         self.limit = Some(most);
@@ -83,6 +83,6 @@ impl RegionBuilder {
         engine.manage(range, None, base.clone())?;
         let account = engine.owners.enter(range);
         let limit = self.limit.map(|most| engine.limits.enter(range, most));
-        Ok(Region::new(Managed { shared: self.shared, range, account, base }, memory, limit))
+        Ok(Region::new(Managed { shared: self.shared, range, account, base, limit }, memory))
     }
 }

@@ -7,8 +7,11 @@ use std::sync::Arc;
 use pagoda_core::page::{BasePage, OS_PAGE};
 use pagoda_linux::mem::range::PageRange;
 
-use super::PageOutError;
+use super::access::{AccessError, PageOutError};
+use super::pinned::{PinError, Pinned};
+use super::presence::Usage;
 use crate::engine::shared::Shared;
+use crate::state::limits::Limit;
 use crate::stats::account::Account;
 use crate::store::Scratch;
 use crate::table::filling::{Fill, Filling};
@@ -22,6 +25,8 @@ pub struct Managed {
     pub(super) account: Arc<Account>,
     /// The size of a touch.
     pub(super) base: RegionBase,
+    /// Its limit, if it has one.
+    pub(super) limit: Option<Arc<Limit>>,
 }
 
 impl Managed {
@@ -72,14 +77,76 @@ impl Managed {
     /// If it reaches beyond the end, or is empty.
     pub fn page_out(&self, offset: usize, len: usize) -> Result<(), PageOutError> {
         let engine = self.shared.engine()?;
-        let range = self.part(offset, len).expect("a part of the region that is not empty");
-        Ok(engine.page_out(range, &mut Scratch::new(engine.base))?)
+        Ok(engine.page_out(self.expect_part(offset, len), &mut Scratch::new(engine.base))?)
+    }
+
+    /// Swaps in the pages that `offset..offset + len` touches, now and in this thread, upwards and
+    /// up to a quarter of the budget; colder pages are evicted for them. Pages that were never
+    /// touched stay untouched. Blocks for the disk where content is spilled. Returns how many bytes
+    /// it swapped in: less than there were if memory could not be had.
+    ///
+    /// # Errors
+    /// [`AccessError::OtherProcess`] in a forked child.
+    ///
+    /// # Panics
+    /// If it reaches beyond the end, or is empty.
+    pub fn prefetch(&self, offset: usize, len: usize) -> Result<usize, AccessError> {
+        let engine = self.shared.engine()?;
+        Ok(engine.prefetch(self.expect_part(offset, len), &mut Scratch::new(engine.base)))
+    }
+
+    /// Brings in the pages that `offset..offset + len` touches, as their first touches and accesses
+    /// would, and keeps them: none is evicted as long as the pin lives. So an access there waits
+    /// for nothing, and a system call finds the pages also with
+    /// [`user_mode_only`](crate::ManagerBuilder::user_mode_only). A discard empties pinned pages
+    /// like others. Blocks until all of them are in.
+    ///
+    /// # Errors
+    /// See [`PinError`]: of all regions of a manager a quarter of the budget can be pinned at once.
+    ///
+    /// # Panics
+    /// If it reaches beyond the end, or is empty.
+    pub fn pin(&self, offset: usize, len: usize) -> Result<Pinned<'_>, PinError> {
+        let engine = self.shared.engine()?;
+        let range = self.expect_part(offset, len);
+        self.check_limit(offset, len)?;
+        let pin = Pinned::for_good(engine, range)?;
+        engine.bring_in(range, &mut Scratch::new(engine.base))?;
+        Ok(pin)
+    }
+
+    /// Where its content is now. It looks at the entries of the whole region, a few nanoseconds for
+    /// each base page that was ever used, and waits for nothing. All of it is empty in a forked
+    /// child.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        self.shared.engine().map(|engine| engine.usage(self.range)).unwrap_or_default()
     }
 
     /// The cost of releasing its stored pages; it goes on counting after the region is closed.
     #[must_use]
     pub fn account(&self) -> Arc<Account> {
         Arc::clone(&self.account)
+    }
+
+    /// Whether a call may touch this part. Where it reaches beyond the end the access says so.
+    pub(super) fn check_limit(&self, offset: usize, len: usize) -> Result<(), AccessError> {
+        let engine = self.shared.engine()?;
+        let Some((limit, range)) = self.limit.as_ref().zip(self.part(offset, len)) else { return Ok(()) };
+        if engine.admits_call(limit, range) { Ok(()) } else { Err(AccessError::LimitReached) }
+    }
+
+    /// Keeps a part in memory for the time of one access, if no page of it is swapped out. None if
+    /// the part is empty or reaches beyond the end, of which the access tells.
+    pub(super) fn hold_if_here(&self, offset: usize, len: usize) -> Result<Option<Pinned<'_>>, AccessError> {
+        let engine = self.shared.engine()?;
+        let Some(range) = self.part(offset, len) else { return Ok(None) };
+        let pin = Pinned::for_a_moment(engine, range).ok_or(AccessError::WouldBlock)?;
+        if engine.is_all_here(range) { Ok(Some(pin)) } else { Err(AccessError::WouldBlock) }
+    }
+
+    fn expect_part(&self, offset: usize, len: usize) -> PageRange {
+        self.part(offset, len).expect("a part of the region that is not empty")
     }
 
     /// The whole OS pages that `offset..offset + len` touches. None if it is empty or reaches

@@ -9,6 +9,8 @@ mod adopted;
 mod builder;
 pub(crate) mod limit;
 mod managed;
+mod pinned;
+mod presence;
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -18,7 +20,6 @@ use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::mem::region_memory::RegionMemory;
 
 use crate::error::other_process::OtherProcess;
-use crate::state::limits::Limit;
 
 #[cfg(feature = "migrate")]
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,6 +30,8 @@ pub use adopted::AdoptedRegion;
 pub use builder::RegionBuilder;
 pub use managed::Managed;
 pub use pagoda_linux::mem::region_memory::ForeignMemory;
+pub use pinned::{PinError, Pinned};
+pub use presence::Usage;
 
 #[cfg(feature = "migrate")]
 use crate::engine::Engine;
@@ -38,8 +41,6 @@ use crate::migrate::Receiving;
 /// Managed memory of its own. Dropping it frees it.
 pub struct Region {
     managed: Managed,
-    /// Its limit, if it has one.
-    limit: Option<Arc<Limit>>,
     /// Its own mapping, there until it is dropped.
     memory: Option<RegionMemory>,
     /// It is being sent elsewhere.
@@ -97,10 +98,9 @@ impl Deref for Region {
 }
 
 impl Region {
-    fn new(managed: Managed, memory: RegionMemory, limit: Option<Arc<Limit>>) -> Self {
+    fn new(managed: Managed, memory: RegionMemory) -> Self {
         Self {
             managed,
-            limit,
             memory: Some(memory),
             #[cfg(feature = "migrate")]
             sending: AtomicBool::new(false),
@@ -141,6 +141,38 @@ impl Region {
         Ok(())
     }
 
+    /// As [`read_at`](Self::read_at), but does not wait for swapped-out pages. Pages that were
+    /// never touched read as zero.
+    ///
+    /// # Errors
+    /// See [`AccessError`]: [`WouldBlock`](AccessError::WouldBlock) if a part is swapped out, or
+    /// does not [arrive](Self::receive_late) before; nothing is copied then.
+    ///
+    /// # Panics
+    /// As [`read_at`](Self::read_at).
+    pub fn try_read_at(&self, offset: usize, into: &mut [u8]) -> Result<(), AccessError> {
+        let memory = self.own_memory()?;
+        self.check_limit(offset, into.len())?;
+        let _pin = self.hold_if_here(offset, into.len())?;
+        memory.read_at(offset, into);
+        Ok(())
+    }
+
+    /// As [`write_at`](Self::write_at), but does not wait for swapped-out pages. The first touch of
+    /// a page takes a frame, for which it may wait when memory is short.
+    ///
+    /// # Errors
+    /// As [`try_read_at`](Self::try_read_at).
+    ///
+    /// # Panics
+    /// As [`read_at`](Self::read_at).
+    pub fn try_write_at(&mut self, offset: usize, from: &[u8]) -> Result<(), AccessError> {
+        self.check_limit(offset, from.len())?;
+        let _pin = self.managed.hold_if_here(offset, from.len())?;
+        self.memory.as_mut().expect("there until it is dropped").write_at(offset, from);
+        Ok(())
+    }
+
     /// All of the region as words, for one thread's use: an access to a swapped-out page blocks
     /// until it is back.
     ///
@@ -167,13 +199,6 @@ impl Region {
         self.check_limit(offset, from.len())?;
         memory.write_words(offset, from);
         Ok(())
-    }
-
-    /// Whether a call may touch this part. Where it reaches beyond the end the access says so.
-    fn check_limit(&self, offset: usize, len: usize) -> Result<(), AccessError> {
-        let engine = self.shared.engine()?;
-        let Some((limit, range)) = self.limit.as_ref().zip(self.part(offset, len)) else { return Ok(()) };
-        if engine.admits_call(limit, range) { Ok(()) } else { Err(AccessError::LimitReached) }
     }
 
     /// Its own mapping.
@@ -220,7 +245,7 @@ impl Drop for Region {
             return;
         };
         // Before another region can have these addresses.
-        self.limit.iter().for_each(|limit| engine.limits.leave(limit));
+        self.managed.limit.iter().for_each(|limit| engine.limits.leave(limit));
         #[cfg(feature = "migrate")]
         if let Some(mut receiving) = self.receiving.take() {
             receiving.end(engine);

@@ -28,7 +28,12 @@ pub enum Pinner {
     /// The robust mutex at this address; until it is destroyed, or unmapped and its place is
     /// needed.
     Mutex(usize),
+    /// A part of a library's region, by the number of its pin; until the pin is dropped.
+    Region(u32),
 }
+
+/// The bit of a [`Pinner::Region`]: no address of a program has it.
+const OF_REGION: usize = 1 << (usize::BITS - 1);
 
 impl Pinner {
     /// As a word that is not 0 or 1: the low bit tells the kinds apart (a mutex has an even
@@ -37,6 +42,7 @@ impl Pinner {
         match self {
             Self::Thread(id) => (id as usize) << 1 | 1,
             Self::Mutex(address) => address,
+            Self::Region(number) => OF_REGION | (number as usize) << 1,
         }
     }
 }
@@ -207,7 +213,7 @@ impl Pins {
     fn drop_unmapped_mutexes(&self) {
         for pin in self.live() {
             let who = pin.who.load(Ordering::SeqCst);
-            let is_mutex = who > WRITING && who & 1 == 0;
+            let is_mutex = who > WRITING && who & 1 == 0 && who & OF_REGION == 0;
             if is_mutex
                 && !is_mapped(pin.start.load(Ordering::SeqCst))
                 && pin.who.compare_exchange(who, FREE, Ordering::SeqCst, Ordering::Relaxed).is_ok()

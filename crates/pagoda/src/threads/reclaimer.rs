@@ -3,6 +3,8 @@
 //! Its work is `reclaim`'s steps; here is when to do them and when to give up. It must never hold
 //! anything while it waits.
 
+use std::sync::atomic::Ordering;
+
 use pagoda_core::budget::balance::{Balance, Refaults};
 use pagoda_core::budget::watermark::Pressure;
 use pagoda_core::size::Bytes;
@@ -210,7 +212,8 @@ impl Engine {
         // exceeds it for moments, and reclaim makes up for that as long as there is much in the
         // regions.
         let excess = self.ledger.excess_bytes();
-        let evictable = self.ledger.resident_bytes() + self.ledger.staged_bytes();
+        let held = self.ledger.resident_bytes() + self.ledger.staged_bytes();
+        let evictable = held.saturating_sub(self.pinned_bytes.load(Ordering::Acquire));
         if excess <= self.marks().min.get() / 2 || evictable > self.marks().budget().get() / EVICTABLE_SHARE {
             trouble.excess_since_ns = None;
             return;
