@@ -121,6 +121,25 @@ fn a_prefetch_brings_in_a_part_of_the_budget() {
 }
 
 #[test]
+fn advice_brings_pages_in_while_their_owner_goes_on() {
+    for builder in builders() {
+        let manager = builder.build().expect("a manager");
+        let mut region = manager.region(Bytes::mib(32)).create().expect("a region");
+        fill(&mut region);
+        page_out(&region, 0, 32 * MIB);
+        // More than can wait: the rest is forgotten.
+        (0..1000).for_each(|_| region.will_need(8 * MIB, 2 * MIB).expect("in this process"));
+        let mut found = vec![0; 2 * MIB];
+        until("all of it is in memory", || region.try_read_at(8 * MIB, &mut found).is_ok());
+        assert!(found.chunks(PAGE).zip(2048..).all(|(found, page)| found == content(page)));
+        // Of a region that is closed meanwhile nothing is touched.
+        region.will_need(0, 32 * MIB).expect("in this process");
+        region.close();
+        until("nothing is left of it", || manager.stats().resident_bytes == 0);
+    }
+}
+
+#[test]
 fn pinned_pages_stay_until_the_pin_is_dropped() {
     for builder in builders() {
         let manager = builder.build().expect("a manager");

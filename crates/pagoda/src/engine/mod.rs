@@ -16,9 +16,10 @@
 //!    `store`
 //! 5. a zone's change of size; the zones and their turns, and huge frames; the scanner of huge
 //!    pages; the list of limits; the list of owners, then the migration of one of them; the list of
-//!    owed pages, then the requests for them; the readahead of a file; the reader of memory that is
-//!    empty in children; a file's writes, one at a time (held while the disk writes, perhaps with
-//!    an entry's busy bit, never with the gate), then the known state of that file
+//!    owed pages, then the requests for them; the helpers, then the readahead of a file; the reader
+//!    of memory that is empty in children; a file's writes, one at a time (held while the disk
+//!    writes, perhaps with an entry's busy bit, never with the gate), then the known state of that
+//!    file
 //!
 //! Innermost, around nothing else: the lock within which a table gives out its nodes
 //! (`pagoda_core::space::radix`), the list of servers of SIGBUS, and the streaks of faults.
@@ -52,6 +53,7 @@ use crate::state::announcements::Announcements;
 use crate::state::asked::Asked;
 use crate::state::clears::Clearing;
 use crate::state::hand::Hand;
+use crate::state::helpers::Helpers;
 use crate::state::ledger::Ledger;
 use crate::state::limits::Limits;
 use crate::state::pending::{HANDLERS_MAX, Recent};
@@ -160,6 +162,8 @@ pub(crate) struct Engine {
     pub(crate) recent: Recent,
     /// Streams of first touches, and how far ahead each is filled.
     pub(crate) around: Around,
+    /// The threads that work ahead.
+    pub(crate) helpers: Helpers,
     /// How many regions are files.
     pub(crate) file_regions: AtomicUsize,
     /// Whether sequential reads get readahead of stored pages.
@@ -242,6 +246,7 @@ impl Engine {
             asked: Asked::default(),
             recent: Recent::default(),
             around: Around::new(base, false),
+            helpers: Helpers::default(),
             file_regions: AtomicUsize::new(0),
             fetches_ahead: true,
             bringing_back: AtomicUsize::new(0),

@@ -16,6 +16,7 @@ use pagoda_linux::uffd::fault_signal::Registration;
 use crate::engine::Engine;
 use crate::error::other_process::OtherProcess;
 use crate::error::{Errno, StartError};
+use crate::state::helpers::HELPERS;
 use crate::store::Scratch;
 
 /// The name of the thread that reclaims.
@@ -76,6 +77,37 @@ impl Shared {
         Ok(())
     }
 
+    /// Starts the helpers, unless they have been started.
+    pub(crate) fn start_helpers(&self) -> Result<(), StartError> {
+        let engine = self.engine_of_maker();
+        if !engine.helpers.are_to_start() {
+            return Ok(());
+        }
+        for started in 0..HELPERS {
+            let spawned = self.spawn("pagoda-ahead", engine.base, |engine, scratch| {
+                scratch.taker = engine.zones.new_taker();
+                engine.helpers.help(scratch, |range, scratch| {
+                    engine.prefetch(range, scratch);
+                });
+            });
+            // Fewer do the same work.
+            if let Err(error) = spawned
+                && started == 0
+            {
+                engine.helpers.did_not_start();
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// How many threads of this name were started.
+    #[cfg(test)]
+    pub(crate) fn count_threads(&self, name: &str) -> usize {
+        let threads = self.threads.lock().expect("nothing panics with this lock held");
+        threads.iter().filter(|thread| thread.thread().name() == Some(name)).count()
+    }
+
     /// Waits for the ends of threads with these names, which were told to end.
     #[cfg(test)]
     pub(crate) fn join_threads(&self, names: &[&str]) {
@@ -104,6 +136,7 @@ impl Drop for Shared {
         self.engine.bell.ring();
         self.engine.clear_bell.ring();
         self.engine.publish_bell.ring();
+        self.engine.helpers.quit();
         // The reclaimer may wait for a handler, so that those end when it has. A thread that
         // panicked has ended the process already.
         let is_reclaimer = |thread: &std::thread::JoinHandle<()>| thread.thread().name() == Some(RECLAIMER);

@@ -14,8 +14,7 @@ use pagoda_linux::mem::region_memory::RegionMemory;
 use super::page_file::PageFile;
 use super::{FileRegion, MapFileError};
 use crate::engine::shared::Shared;
-use crate::error::Errno;
-use crate::file::readahead::READERS;
+use crate::error::{Errno, StartError};
 use crate::file::region::Inner;
 use crate::region::RegionError;
 
@@ -69,19 +68,15 @@ impl FileRegionBuilder {
         let file = PageFile::new(file, state, engine.entry_bytes(), access.write)
             .map_err(|error| MapFileError::Random { errno: Errno::from(&error) })?;
         let file = Arc::new(file);
+        shared.start_helpers().map_err(|error| match error {
+            StartError::Threads(errno) => MapFileError::Thread { errno },
+            error => unreachable!("only a thread can fail to start: {error}"),
+        })?;
         engine.manage_file(memory.range(), &file)?;
         engine.file_regions.fetch_add(1, Ordering::AcqRel);
         let inner = Arc::new(Inner::new(shared, file, memory));
-        let mut region = FileRegion { inner: Some(Arc::clone(&inner)), threads: Vec::with_capacity(READERS) };
-        for number in 0..READERS {
-            let inner = Arc::clone(&inner);
-            let thread = std::thread::Builder::new()
-                .name("pagoda-read-ahead".to_owned())
-                .spawn(move || inner.read_ahead(number == 0))
-                .map_err(|error| MapFileError::Thread { errno: Errno::from(&error) })?;
-            region.threads.push(thread);
-        }
-        Ok(region)
+        engine.helpers.join(inner.clone());
+        Ok(FileRegion { inner: Some(inner) })
     }
 }
 

@@ -55,7 +55,10 @@ impl Inner {
             }
         });
         if is_copied && offset.is_multiple_of(entry_bytes) {
-            self.file.orders.note((offset / entry_bytes) as u64, Reader::Calls);
+            let parts = self.file.orders.note((offset / entry_bytes) as u64, Reader::Calls);
+            if parts > 0 {
+                self.engine().helpers.ring(parts);
+            }
         }
         is_copied
     }

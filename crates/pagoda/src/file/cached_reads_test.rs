@@ -14,8 +14,9 @@ use pagoda_linux::testing::wait::until;
 use super::super::FileRegion;
 use super::super::tests::mapped;
 use crate::Manager;
-use crate::file::readahead::{READERS, is_only_in_file};
+use crate::file::readahead::is_only_in_file;
 use crate::frames::zones::Place;
+use crate::state::helpers::HELPERS;
 
 const BLOCK: usize = 64 << 10;
 
@@ -144,7 +145,7 @@ fn readahead_goes_to_frames_whose_os_pages_are_contiguous() {
             .find(|(_, _, taken)| *taken >= LEN as u64 / 2)
             .expect("half of it is read to such frames in one of five times");
         // Each thread that reads ahead may have got a huge page in each zone that nothing came to.
-        let most = LEN as u64 + (READERS * zones.len()) as u64 * (2 << 20);
+        let most = LEN as u64 + (HELPERS * zones.len()) as u64 * (2 << 20);
         assert!(taken <= most, "{taken} of {most}");
         // Most are where they were read to, and some have come into the region.
         let engine = manager.engine();

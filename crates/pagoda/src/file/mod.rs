@@ -16,7 +16,7 @@
 //! | `write_tracking` | marking writes by address |
 //! | `refaults` | which entries were read before, or were read ahead and not used yet |
 //! | `writeback` | from the file into a slot, and back |
-//! | `readahead`, `orders` | readahead threads, by `pagoda_core::fault::readahead` |
+//! | `readahead`, `orders` | readahead by the helpers, as `pagoda_core::fault::readahead` says |
 //! | `cached_reads` | reading by calls from pages that were read ahead, in place |
 //!
 //! This module must never show bytes that are not the file's or its writers'.
@@ -38,13 +38,13 @@ mod writeback;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::JoinHandle;
 
 use pagoda_core::size::Bytes;
 use region::Inner;
 
 use crate::error::other_process::OtherProcess;
 use crate::file::orders::Reader;
+use crate::state::helpers::Member;
 
 pub(crate) use crate::file::orders::is_unasked;
 pub use builder::FileRegionBuilder;
@@ -98,7 +98,6 @@ pub struct FileStats {
 /// ```
 pub struct FileRegion {
     inner: Option<Arc<Inner>>,
-    threads: Vec<JoinHandle<()>>,
 }
 
 impl FileRegion {
@@ -221,14 +220,12 @@ impl Drop for FileRegion {
         let Some(inner) = self.inner.take() else { return };
         if inner.shared.engine().is_err() {
             // A forked child has no copy of it, and its parent writes back.
-            std::mem::forget((inner, std::mem::take(&mut self.threads)));
+            std::mem::forget(inner);
             return;
         }
-        inner.file.orders.quit();
-        for thread in self.threads.drain(..) {
-            // One that panicked has said so.
-            let _ = thread.join();
-        }
+        let member: Arc<dyn Member> = inner.clone();
+        inner.engine().helpers.leave(&member);
+        drop(member);
         if inner.file.is_writable() {
             inner.write_all_back();
         }

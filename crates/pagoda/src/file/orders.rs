@@ -4,8 +4,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Mutex;
 
 use pagoda_core::fault::readahead::{ReadAhead, STREAMS};
 use pagoda_core::page_entry::{Backing, Word};
@@ -23,7 +22,6 @@ pub(crate) const ORDERS_MOST: usize = STREAMS;
 /// The windows to be read, by reader.
 pub(super) struct Orders {
     state: Mutex<State>,
-    bell: Condvar,
 }
 
 pub(crate) struct State {
@@ -32,7 +30,6 @@ pub(crate) struct State {
     windows: VecDeque<Part>,
     /// The entries that are read at once.
     most: u64,
-    quit: bool,
 }
 
 /// A part of a window, or all of it.
@@ -53,53 +50,38 @@ pub(super) enum Reader {
     InRegion,
 }
 
-/// The next work of the thread.
-pub(super) enum Next {
-    Read(Part),
-    /// Nothing was ordered for so long as was waited.
-    Idle,
-    Quit,
-}
-
 impl Orders {
     pub(super) fn new(entry_bytes: usize, entries: u64) -> Self {
         let policy = ReadAhead::new(Bytes::new(entry_bytes as u64), entries);
         let most = (READ_BYTES / entry_bytes).max(1) as u64;
         let windows = VecDeque::with_capacity(ORDERS_MOST);
-        Self { state: Mutex::new(State { policy, windows, most, quit: false }), bell: Condvar::new() }
+        Self { state: Mutex::new(State { policy, windows, most }) }
     }
 
-    /// Notes a request for entry `index`, which was not in memory.
-    pub(super) fn note(&self, index: u64, reader: Reader) {
+    /// Notes a request for entry `index`, which was not in memory. Returns how many parts were
+    /// ordered.
+    pub(super) fn note(&self, index: u64, reader: Reader) -> usize {
         let mut state = locked(&self.state);
         let window = state.policy.fault(index);
-        if !window.is_empty() && state.windows.len() < ORDERS_MOST {
-            let parts = (window.end - window.start).div_ceil(state.most);
-            state.windows.push_back(Part { marker: window.start, entries: window, reader });
-            (0..parts).for_each(|_| self.bell.notify_one());
+        if window.is_empty() || state.windows.len() == ORDERS_MOST {
+            return 0;
         }
+        let parts = (window.end - window.start).div_ceil(state.most);
+        state.windows.push_back(Part { marker: window.start, entries: window, reader });
+        parts as usize
     }
 
-    pub(super) fn quit(&self) {
-        locked(&self.state).quit = true;
-        self.bell.notify_all();
+    pub(super) fn are_any(&self) -> bool {
+        !locked(&self.state).windows.is_empty()
     }
 
-    /// Waits for an order, `most` at the longest.
-    pub(super) fn next(&self, most: Duration) -> Next {
-        let state = locked(&self.state);
-        let idle = |state: &mut State| state.windows.is_empty() && !state.quit;
-        let (mut state, _) =
-            self.bell.wait_timeout_while(state, most, idle).unwrap_or_else(PoisonError::into_inner);
-        if state.quit {
-            return Next::Quit;
-        }
-        state.take_part().map_or(Next::Idle, Next::Read)
+    /// The next part of the window that was ordered first.
+    pub(super) fn next(&self) -> Option<Part> {
+        locked(&self.state).take_part()
     }
 }
 
 impl State {
-    /// The next part of the window that was ordered first.
     fn take_part(&mut self) -> Option<Part> {
         let window = self.windows.front_mut()?;
         let start = window.entries.start;
@@ -140,7 +122,7 @@ mod tests {
         }
         assert_eq!(windows.iter().map(|window| window.end - window.start).max(), Some(32));
         let mut read = Vec::new();
-        while let Next::Read(part) = orders.next(Duration::ZERO) {
+        while let Some(part) = orders.next() {
             assert!(part.entries.end - part.entries.start <= 8, "{part:?}");
             let window = windows.iter().find(|window| window.contains(&part.entries.start)).expect("ordered");
             assert!(part.marker == window.start && part.entries.end <= window.end, "{part:?}");

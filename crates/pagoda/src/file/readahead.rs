@@ -1,4 +1,4 @@
-//! Readahead of files: threads of the region's own read the windows that
+//! Readahead of files: the manager's helpers read the windows that
 //! `pagoda_core::fault::readahead` orders, while their readers go on.
 //!
 //! Entries that hold nothing are read in runs into frames, which are staged. For readers by calls
@@ -22,13 +22,9 @@ use super::page_file::PageFile;
 use crate::engine::Engine;
 use crate::file::orders::{Part, READ_BYTES, Reader, UNASKED};
 use crate::state::hand::Step;
+use crate::state::helpers::HELPERS;
 use crate::store::Scratch;
 use crate::table::{Entries, give, try_take};
-
-/// Threads of a region that read ahead, each a part of a window at a time: a disk that is asked for
-/// one thing at a time idles while an answer is on its way. As many as the largest window has
-/// parts; more, or longer windows, gained nothing.
-pub(super) const READERS: usize = 4;
 
 /// The most that is moved in with the gate held: a thread that maps or unmaps waits that long.
 const GATE_BYTES: usize = 256 << 10;
@@ -53,7 +49,10 @@ impl Engine {
         let index = table.page_at(span, address).index;
         drop(table);
         file.reads.note_asked(index);
-        file.orders.note(index as u64, reader);
+        let parts = file.orders.note(index as u64, reader);
+        if parts > 0 {
+            self.helpers.ring(parts);
+        }
     }
 
     /// Reads a part of a window of a file, which is mapped at `range`, as far as its entries hold
@@ -74,7 +73,7 @@ impl Engine {
             }
             if count == READ_BYTES / self.entry_bytes() {
                 // The others may be about to take as many.
-                self.take_contiguous_for(READERS * count);
+                self.take_contiguous_for(HELPERS * count);
             }
             // Before any entry is taken: reclaim needs the gate.
             let frames: Vec<Slot> = (0..count).map_while(|_| self.frame_for_window(scratch)).collect();

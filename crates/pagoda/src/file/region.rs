@@ -1,5 +1,5 @@
-//! The work of a file region for its users: reading pages in, writing them back, and the life of
-//! the readahead thread.
+//! The work of a file region for its users: reading pages in, writing them back, and its part of
+//! the helpers' work.
 //!
 //! This module must never copy a page that it has not seen to be there.
 
@@ -24,23 +24,18 @@ use super::page_file::{PageFile, Trouble};
 use crate::engine::Engine;
 use crate::engine::shared::Shared;
 use crate::error::Errno;
-use crate::file::orders::{Next, Reader};
+use crate::file::orders::Reader;
 use crate::file::seen::locked;
 use crate::file::write_tracking::Tracker;
 use crate::file::writeback::{RUN_BYTES, Work};
+use crate::state::helpers::Member;
 use crate::state::pending::{Fault, GIVE_UP_NS, Tried};
 use crate::stats::account::Account;
 use crate::store::Scratch;
 
-/// How often the file is checked for users of addresses. Each look is one system call.
-const LOOK: Duration = Duration::from_millis(100);
-
 /// How often writes by address are looked for: each look goes through the page tables of the
 /// memory.
 const WRITTEN_LOOK: Duration = Duration::from_secs(1);
-
-/// How long a reader that does not look sleeps while nothing is to be read.
-const SLEEP: Duration = Duration::from_secs(3600);
 
 /// Tries that only yield in between; afterwards each is followed by a short sleep.
 const YIELDS: u32 = 8;
@@ -71,6 +66,9 @@ pub(super) struct Inner {
     /// One round after changes by others at a time, and the length of the file by the last. As for
     /// a sync, which may hold that around it.
     pub(super) looking: Mutex<u64>,
+    /// How writes by address are seen, and the last look for them. Of the helper that looks after
+    /// the file, with others of these taken within.
+    tracking: Mutex<Option<(Option<Tracker>, Instant)>>,
     /// Working memory, at most of as many threads as were here at once. Held around nothing else.
     works: Mutex<Vec<Work>>,
 }
@@ -100,6 +98,7 @@ impl Inner {
             account,
             syncing: Mutex::new(()),
             looking,
+            tracking: Mutex::new(None),
             works: Mutex::new(Vec::new()),
         }
     }
@@ -238,43 +237,34 @@ impl Inner {
             None => Ok(()),
         }
     }
+}
 
-    /// The life of a thread that reads ahead. One of a region's `looks_after` the rest when it has
-    /// nothing to read.
-    pub(super) fn read_ahead(&self, looks_after: bool) {
-        pagoda_linux::process::thread::block_signals_for_good();
-        let mut scratch = Scratch::new(self.engine().base);
-        scratch.taker = self.engine().zones.new_taker();
-        let sleep = if looks_after { LOOK } else { SLEEP };
-        let (mut looked, mut looked_for_written) = (Instant::now(), Instant::now());
-        let mut tracker = if looks_after { Tracker::new(self) } else { None };
-        loop {
-            let is_idle = match self.file.orders.next(sleep) {
-                Next::Quit => return,
-                Next::Read(part) => {
-                    self.engine().read_part(&self.file, self.range, &part, &mut scratch);
-                    false
-                }
-                Next::Idle => true,
-            };
-            if !looks_after {
-                continue;
-            }
-            // Users of addresses have no other way to learn of it, also while much is read.
-            if looked.elapsed() >= LOOK {
-                // The next call returns the trouble.
-                let _ = self.look();
-                looked = Instant::now();
-            }
-            if let Some(tracker) = &mut tracker
-                && looked_for_written.elapsed() >= WRITTEN_LOOK
-            {
-                self.note_written_by_address(tracker);
-                looked_for_written = Instant::now();
-                self.write_back_in_background();
-            } else if is_idle {
-                self.write_back_in_background();
-            }
+impl Member for Inner {
+    fn has_work(&self) -> bool {
+        self.file.orders.are_any()
+    }
+
+    fn work(&self, scratch: &mut Scratch) {
+        if let Some(part) = self.file.orders.next() {
+            self.engine().read_part(&self.file, self.range, &part, scratch);
+        }
+    }
+
+    /// Users of addresses have no other way to learn of changes by others, or to have their writes
+    /// written back.
+    fn look_after(&self) {
+        let mut tracking = locked(&self.tracking);
+        let (tracker, looked) = tracking.get_or_insert_with(|| (Tracker::new(self), Instant::now()));
+        // The next call returns the trouble.
+        let _ = self.look();
+        if let Some(tracker) = tracker
+            && looked.elapsed() >= WRITTEN_LOOK
+        {
+            self.note_written_by_address(tracker);
+            self.write_back_in_background();
+            *looked = Instant::now();
+        } else if !self.has_work() {
+            self.write_back_in_background();
         }
     }
 }

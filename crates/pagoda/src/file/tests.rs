@@ -13,6 +13,7 @@ use super::page_file::Trouble;
 use super::*;
 use crate::error::Errno;
 use crate::frames::zones::Place;
+use crate::state::helpers::HELPERS;
 use crate::{BasePage, Manager};
 
 const LEN: usize = (48 << 20) + 1234;
@@ -31,6 +32,45 @@ pub(super) fn mapped(base: BasePage) -> (tempfile::NamedTempFile, Manager, FileR
         .expect("manager");
     let region = manager.map_file(file.path()).writable(true).map().expect("a disk");
     (file, manager, region)
+}
+
+/// Each file had four threads of its own: 50 files had 200.
+#[test]
+fn all_files_of_a_manager_share_its_helpers_and_each_is_read_ahead() {
+    const FILES: usize = 50;
+    const FILE: usize = 2 << 20;
+    if skip_without_moves("files that share helpers") {
+        return;
+    }
+    let directory = tempfile::tempdir_in(on_disk()).expect("room");
+    let manager = Manager::builder().budget(Bytes::mib(64)).user_mode_only(true).build().expect("a manager");
+    let threads = |region: &FileRegion| region.inner().shared.count_threads("pagoda-ahead");
+    let mut regions = Vec::new();
+    for number in 0..FILES {
+        let path = directory.path().join(number.to_string());
+        std::fs::write(&path, vec![number as u8 + 1; FILE]).expect("room");
+        regions.push(manager.map_file(&path).writable(true).map().expect("a disk"));
+        assert_eq!(threads(&regions[0]), HELPERS, "with {} files", number + 1);
+    }
+    // All readers at once, each as far as its first windows.
+    let mut found = vec![0; OS_PAGE];
+    for at in (0..FILE / 4).step_by(OS_PAGE) {
+        for (region, number) in regions.iter().zip(1u8..) {
+            region.read_at(at as u64, &mut found).expect("a disk");
+            assert!(found.iter().all(|byte| *byte == number), "file {number} at {at}");
+        }
+    }
+    until("each is read ahead", || regions.iter().all(|region| region.stats().read_ahead > Bytes::ZERO));
+    // Files that are closed meanwhile take nothing of the others with them.
+    let others = regions.split_off(FILES / 2);
+    regions.into_iter().for_each(|region| region.close().expect("closed"));
+    for (region, number) in others.iter().zip(FILES as u8 / 2 + 1..) {
+        region.write_at(FILE as u64 - 1, &[0]).expect("a disk");
+        region.read_at(FILE as u64 - OS_PAGE as u64, &mut found).expect("a disk");
+        assert!(found[..OS_PAGE - 1].iter().all(|byte| *byte == number) && found[OS_PAGE - 1] == 0);
+        region.sync().expect("a disk");
+    }
+    assert_eq!(threads(&others[0]), HELPERS);
 }
 
 #[test]

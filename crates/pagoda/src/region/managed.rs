@@ -95,6 +95,25 @@ impl Managed {
         Ok(engine.prefetch(self.expect_part(offset, len), &mut Scratch::new(engine.base)))
     }
 
+    /// Advice that `offset..offset + len` is needed soon: a thread of the manager prefetches it, as
+    /// [`prefetch`](Self::prefetch) does. Returns at once. Where 64 parts wait already, or the
+    /// region is closed before, nothing comes of it.
+    ///
+    /// # Errors
+    /// [`AccessError::OtherProcess`] in a forked child.
+    ///
+    /// # Panics
+    /// If it reaches beyond the end, or is empty.
+    pub fn will_need(&self, offset: usize, len: usize) -> Result<(), AccessError> {
+        let engine = self.shared.engine()?;
+        let range = self.expect_part(offset, len);
+        // Without a thread the pages come by their faults.
+        if self.shared.start_helpers().is_ok() {
+            engine.helpers.advise(range);
+        }
+        Ok(())
+    }
+
     /// Brings in the pages that `offset..offset + len` touches, as their first touches and accesses
     /// would, and keeps them: none is evicted as long as the pin lives. So an access there waits
     /// for nothing, and a system call finds the pages also with

@@ -198,16 +198,32 @@ impl Engine {
         }
     }
 
+    /// The first address from this one on whose entry was ever used, or the end of `range`: most of
+    /// a large region may never have been touched.
+    fn next_used(&self, mut address: usize, range: PageRange) -> usize {
+        let table = self.gate_shared();
+        while let (Some(rest), Some(span)) = (PageRange::new(address, range.end()), table.next_from(address))
+        {
+            let Some(within) = span.range().intersection(rest) else { break };
+            if let Some(index) = span.used(within, table.entry_bytes()).next() {
+                let page = span.page(index, span.range(), table.entry_bytes());
+                return page.addresses(0, 1).start().max(within.start());
+            }
+            address = within.end();
+        }
+        range.end()
+    }
+
     /// Swaps in pages of `range`, up to a share of the budget. Returns how many bytes were swapped
     /// out and are resident now.
-    pub(super) fn prefetch(&self, range: PageRange, scratch: &mut Scratch) -> usize {
+    pub(crate) fn prefetch(&self, range: PageRange, scratch: &mut Scratch) -> usize {
         let most = (self.marks().budget().get() / PREFETCH_SHARE) as usize;
         let (mut brought_in, mut wait) = (0, Wait::default());
         let mut address = range.start();
         while address < range.end() {
             match self.presence(address) {
                 Presence::Resident | Presence::Empty | Presence::Owed => {
-                    address += OS_PAGE;
+                    address = self.next_used(address + OS_PAGE, range);
                     wait = Wait::default();
                     continue;
                 }
