@@ -103,7 +103,7 @@ pub use pagoda_core::size::Bytes;
 pub use pagoda_core::zone::ZonePolicy;
 pub use reclaim::passing::Exhausted;
 pub use region::{
-    AccessError, AdoptedRegion, ForeignMemory, Managed, PageOutError, PinError, Pinned, Region,
+    Access, AccessError, AdoptedRegion, ForeignMemory, Managed, PageOutError, PinError, Pinned, Region,
     RegionBuilder, RegionError, Usage,
 };
 

@@ -5,10 +5,11 @@
 //! fault instead).
 
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use pagoda_core::page::HUGE_FRAME;
-use rustix::mm::{Advice, madvise, munmap};
+use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
 
 use crate::arena::Adoption;
 use crate::mem::aligned;
@@ -74,24 +75,125 @@ impl ForeignMemory {
     }
 }
 
+/// The access that a protected part of a region allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// None.
+    None,
+    /// Reading.
+    Read,
+    /// Reading and writing, as at the beginning.
+    Write,
+}
+
 /// A region's own mapping; unmapped on drop.
 #[derive(Debug)]
 pub struct RegionMemory {
     range: PageRange,
+    /// With the addresses that it may grow to, which are closed until then.
+    reserved: PageRange,
+    /// Of each OS page, once one of them was protected.
+    access: Vec<Access>,
 }
 
 impl RegionMemory {
     /// Maps `len` bytes (a multiple of the OS page), aligned to a huge frame.
     pub fn map(len: usize) -> io::Result<Self> {
-        let range = aligned::map(len, HUGE_FRAME)?;
-        let at = std::ptr::with_exposed_provenance_mut(range.start());
+        Self::of(aligned::map(len, HUGE_FRAME)?, len)
+    }
+
+    /// The same with room to grow to `reserve` bytes, whole OS pages and no fewer.
+    pub fn map_reserved(len: usize, reserve: usize) -> io::Result<Self> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
+        let closed = |len| unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::empty(), flags) };
+        let memory = Self::of(aligned::map_by(closed, reserve, HUGE_FRAME)?, len)?;
+        memory.set_protection(memory.range, Access::Write)?;
+        Ok(memory)
+    }
+
+    fn of(reserved: PageRange, len: usize) -> io::Result<Self> {
+        assert!(0 < len && len <= reserved.len(), "{len} bytes of {}", reserved.len());
+        let memory = Self { range: PageRange::at(reserved.start(), len), reserved, access: Vec::new() };
+        let (at, len) = (std::ptr::with_exposed_provenance_mut(reserved.start()), reserved.len());
         // SAFETY: the mapping was just made, and the advice changes no content.
         unsafe {
             madvise(at, len, Advice::LinuxDontFork)?;
             // A kernel without huge pages has none to forbid.
             let _ = madvise(at, len, Advice::LinuxNoHugepage);
         }
-        Ok(Self { range })
+        Ok(memory)
+    }
+
+    fn set_protection(&self, range: PageRange, access: Access) -> io::Result<()> {
+        let flags = match access {
+            Access::None => MprotectFlags::empty(),
+            Access::Read => MprotectFlags::READ,
+            Access::Write => MprotectFlags::READ | MprotectFlags::WRITE,
+        };
+        let at = std::ptr::with_exposed_provenance_mut(range.start());
+        // SAFETY: the callers' ranges lie in this mapping. Its content stays. `&mut self` of those
+        // that allow less excludes other safe access, and later ones ask `allows`; unsafe users of
+        // the address get SIGSEGV, and never other content.
+        Ok(unsafe { mprotect(at, range.len(), flags) }?)
+    }
+
+    /// How many bytes it may still grow by.
+    #[must_use]
+    pub fn left(&self) -> usize {
+        self.reserved.len() - self.range.len()
+    }
+
+    /// Makes it longer by `more` bytes (a multiple of the OS page), which read as zero. Returns the
+    /// new part. Panics beyond the reserve.
+    pub fn grow(&mut self, more: usize) -> io::Result<PageRange> {
+        assert!(0 < more && more <= self.left(), "{more} bytes of {} left", self.left());
+        let added = PageRange::at(self.range.end(), more);
+        self.set_protection(added, Access::Write)?;
+        self.range = PageRange::at(self.range.start(), self.range.len() + more);
+        if !self.access.is_empty() {
+            self.access.resize(self.range.len() / OS_PAGE, Access::Write);
+        }
+        Ok(added)
+    }
+
+    /// Closes what it has grown by beyond `len` bytes, which was not used yet.
+    pub fn shrink(&mut self, len: usize) {
+        let unused = PageRange::at(self.range.start() + len, self.range.len() - len);
+        self.range = PageRange::at(self.range.start(), len);
+        self.access.truncate(len / OS_PAGE);
+        // Left open it can be used by an address that was never given out.
+        let _ = self.set_protection(unused, Access::None);
+    }
+
+    /// Allows only this access to `offset..offset + len`, whole OS pages. Panics if it reaches
+    /// beyond the end.
+    pub fn protect(&mut self, offset: usize, len: usize, access: Access) -> io::Result<()> {
+        let at = self.check(offset, len).addr();
+        if !offset.is_multiple_of(OS_PAGE) || !len.is_multiple_of(OS_PAGE) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let Some(range) = PageRange::new(at, at + len) else { return Ok(()) };
+        let pages = offset / OS_PAGE..(offset + len) / OS_PAGE;
+        self.access.resize(self.range.len() / OS_PAGE, Access::Write);
+        // If it fails half-way, no more is allowed than the kernel allows.
+        let before = self.access[pages.clone()].to_vec();
+        let least = |a: Access, b: Access| if (a as u8) < b as u8 { a } else { b };
+        for (page, before) in self.access[pages.clone()].iter_mut().zip(&before) {
+            *page = least(*before, access);
+        }
+        self.set_protection(range, access)?;
+        self.access[pages].fill(access);
+        Ok(())
+    }
+
+    /// Whether all of these OS pages may be read, or written. Pages beyond the end may be: their
+    /// access is checked.
+    #[must_use]
+    pub fn allows(&self, pages: Range<usize>, write: bool) -> bool {
+        let end = pages.end.min(self.access.len());
+        let least = if write { Access::Write } else { Access::Read };
+        self.access[pages.start.min(end)..end].iter().all(|access| *access as u8 >= least as u8)
     }
 
     /// Where it is.
@@ -218,9 +320,9 @@ impl RegionMemory {
 
 impl Drop for RegionMemory {
     fn drop(&mut self) {
-        let at = std::ptr::with_exposed_provenance_mut(self.range.start());
+        let at = std::ptr::with_exposed_provenance_mut(self.reserved.start());
         // SAFETY: this value owns the mapping; unsafe users of its address vouched to stop before.
-        let _ = unsafe { munmap(at, self.range.len()) };
+        let _ = unsafe { munmap(at, self.reserved.len()) };
     }
 }
 
@@ -246,6 +348,22 @@ mod tests {
         let mut part = [0; 18];
         memory.read_at(7, &mut part);
         assert_eq!((part[0], &part[1..17], part[17]), (0, &content[..16], 0));
+    }
+
+    #[test]
+    fn a_part_allows_what_it_was_set_to_and_new_parts_everything() {
+        let mut memory = RegionMemory::map_reserved(2 * OS_PAGE, 4 * OS_PAGE).expect("address space");
+        memory.write_at(OS_PAGE, &[7]);
+        memory.protect(OS_PAGE, OS_PAGE, Access::Read).expect("protected");
+        assert!(memory.allows(0..2, false) && memory.allows(0..1, true) && !memory.allows(0..2, true));
+        let (start, byte) = (memory.range().start(), &mut [0]);
+        assert_eq!(memory.grow(OS_PAGE).expect("reserved"), PageRange::page(start + 2 * OS_PAGE));
+        memory.protect(0, OS_PAGE, Access::None).expect("protected");
+        assert!(!memory.allows(0..1, false) && memory.allows(2..3, true));
+        memory.read_at(OS_PAGE, byte);
+        assert_eq!((byte[0], memory.left()), (7, OS_PAGE));
+        memory.write_at(2 * OS_PAGE, &[8]);
+        assert!(memory.protect(1, OS_PAGE, Access::Read).is_err(), "no whole page");
     }
 
     #[test]

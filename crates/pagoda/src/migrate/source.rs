@@ -67,6 +67,13 @@ impl<'a> RegionSource<'a> {
             let error = io::Error::new(io::ErrorKind::ResourceBusy, "not all of the region has arrived yet");
             return Err(Error::Source(error));
         }
+        if region.check_protection(0, region.len(), false).is_err() {
+            let error = io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                "a part of the region may not be read; allow it by `protect`",
+            );
+            return Err(Error::Source(error));
+        }
         let sending = region.sending().ok_or(Error::SentAlready)?;
         let (engine, range) = (region.engine(), memory.range());
         let scanner = PagemapScanner::new().map_err(Error::Source)?;

@@ -17,6 +17,9 @@ pub enum AccessError {
         "the region has reached its limit; discard what it needs no more, or make it with a larger limit"
     )]
     LimitReached,
+    /// Its protection does not allow the access.
+    #[error("a part of it is protected; allow the access by `protect`")]
+    Protected,
     /// A part of it is swapped out, or is just being moved.
     #[error("a part of it is swapped out; prefetch it, or use the call that waits")]
     WouldBlock,

@@ -78,6 +78,14 @@ pub enum RegionError {
         /// How far into the memory that is.
         offset: Bytes,
     },
+    /// A region would grow beyond its reserve.
+    #[error("the region can't grow by {more}: {left} of its reserve are left; make it with a larger one")]
+    BeyondReserve {
+        /// By how much it was to grow.
+        more: Bytes,
+        /// The part of the reserve that is left.
+        left: Bytes,
+    },
     /// The manager is of another process.
     #[error(transparent)]
     OtherProcess(#[from] OtherProcess),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use pagoda_core::fault::density::Use;
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
+use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::mem::region_memory::RegionMemory;
 
 use super::managed::Managed;
@@ -21,11 +22,12 @@ pub struct RegionBuilder {
     purpose: Use,
     base: Option<BasePage>,
     limit: Option<Bytes>,
+    reserve: Bytes,
 }
 
 impl RegionBuilder {
     pub(crate) fn new(shared: Arc<Shared>, len: Bytes) -> Self {
-        Self { shared, len, purpose: Use::Unknown, base: None, limit: None }
+        Self { shared, len, purpose: Use::Unknown, base: None, limit: None, reserve: Bytes::ZERO }
     }
 
     /// The use of the region, which tells how much of a base page its first touches fill at the
@@ -64,6 +66,14 @@ impl RegionBuilder {
         self
     }
 
+    /// The length that the region may [grow](Region::grow) to: addresses are reserved for it, and
+    /// nothing else. Its own length by default.
+    #[must_use]
+    pub fn reserve(mut self, reserve: Bytes) -> Self {
+        self.reserve = reserve;
+        self
+    }
+
     /// Maps the region and takes it under management.
     ///
     /// # Errors
@@ -76,13 +86,17 @@ impl RegionBuilder {
         let base = engine.region_base(self.base, self.purpose, self.len)?;
         let unit = base.size.bytes().max(engine.entry_bytes());
         let out_of_space = RegionError::Map { len: self.len, errno: Errno(12) };
-        let len = self.len.as_usize().checked_next_multiple_of(unit).ok_or(out_of_space)?;
-        let memory = RegionMemory::map(len)
-            .map_err(|error| RegionError::Map { len: self.len, errno: Errno::from(&error) })?;
+        let rounded = |len: Bytes| len.as_usize().checked_next_multiple_of(unit).ok_or(out_of_space);
+        let (len, reserve) = (rounded(self.len)?, rounded(self.reserve)?);
+        let memory =
+            if reserve > len { RegionMemory::map_reserved(len, reserve) } else { RegionMemory::map(len) };
+        let memory =
+            memory.map_err(|error| RegionError::Map { len: self.len, errno: Errno::from(&error) })?;
         let range = memory.range();
         engine.manage(range, None, base.clone())?;
         let account = engine.owners.enter(range);
-        let limit = self.limit.map(|most| engine.limits.enter(range, most));
+        let all = PageRange::at(range.start(), len.max(reserve));
+        let limit = self.limit.map(|most| engine.limits.enter(all, most));
         Ok(Region::new(Managed { shared: self.shared, range, account, base, limit }, memory))
     }
 }

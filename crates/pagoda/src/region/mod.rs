@@ -7,6 +7,7 @@ mod access;
 pub(crate) mod adoptable;
 mod adopted;
 mod builder;
+mod extent;
 pub(crate) mod limit;
 mod managed;
 mod pinned;
@@ -29,7 +30,7 @@ pub use adoptable::RegionError;
 pub use adopted::AdoptedRegion;
 pub use builder::RegionBuilder;
 pub use managed::Managed;
-pub use pagoda_linux::mem::region_memory::ForeignMemory;
+pub use pagoda_linux::mem::region_memory::{Access, ForeignMemory};
 pub use pinned::{PinError, Pinned};
 pub use presence::Usage;
 
@@ -119,7 +120,7 @@ impl Region {
     /// If it reaches beyond the end.
     pub fn read_at(&self, offset: usize, into: &mut [u8]) -> Result<(), AccessError> {
         let memory = self.own_memory()?;
-        self.check_limit(offset, into.len())?;
+        self.check(offset, into.len(), false)?;
         #[cfg(feature = "migrate")]
         if !self.await_arrival(offset, into.len()) {
             return Err(AccessError::Lost);
@@ -136,7 +137,7 @@ impl Region {
     /// # Panics
     /// As [`read_at`](Self::read_at).
     pub fn write_at(&mut self, offset: usize, from: &[u8]) -> Result<(), AccessError> {
-        self.check_limit(offset, from.len())?;
+        self.check(offset, from.len(), true)?;
         self.memory.as_mut().expect("there until it is dropped").write_at(offset, from);
         Ok(())
     }
@@ -152,7 +153,7 @@ impl Region {
     /// As [`read_at`](Self::read_at).
     pub fn try_read_at(&self, offset: usize, into: &mut [u8]) -> Result<(), AccessError> {
         let memory = self.own_memory()?;
-        self.check_limit(offset, into.len())?;
+        self.check(offset, into.len(), false)?;
         let _pin = self.hold_if_here(offset, into.len())?;
         memory.read_at(offset, into);
         Ok(())
@@ -167,7 +168,7 @@ impl Region {
     /// # Panics
     /// As [`read_at`](Self::read_at).
     pub fn try_write_at(&mut self, offset: usize, from: &[u8]) -> Result<(), AccessError> {
-        self.check_limit(offset, from.len())?;
+        self.check(offset, from.len(), true)?;
         let _pin = self.managed.hold_if_here(offset, from.len())?;
         self.memory.as_mut().expect("there until it is dropped").write_at(offset, from);
         Ok(())
@@ -177,8 +178,10 @@ impl Region {
     /// until it is back.
     ///
     /// # Panics
-    /// In a forked child.
+    /// In a forked child, and if a part of it is [protected](Self::protect).
     pub fn words_mut(&mut self) -> &mut [u64] {
+        let protection = self.check_protection(0, self.len(), true);
+        protection.expect("all of the region can be written");
         if let Err(error) = self.shared.engine() {
             panic!("{error}");
         }
@@ -196,9 +199,15 @@ impl Region {
     /// As [`read_at`](Self::read_at), and if `offset` or the length is no multiple of 8 bytes.
     pub fn write_words(&self, offset: usize, from: &[u8]) -> Result<(), AccessError> {
         let memory = self.own_memory()?;
-        self.check_limit(offset, from.len())?;
+        self.check(offset, from.len(), true)?;
         memory.write_words(offset, from);
         Ok(())
+    }
+
+    /// Whether a call may touch this part.
+    fn check(&self, offset: usize, len: usize, write: bool) -> Result<(), AccessError> {
+        self.check_limit(offset, len)?;
+        self.check_protection(offset, len, write)
     }
 
     /// Its own mapping.

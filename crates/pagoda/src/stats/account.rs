@@ -164,6 +164,13 @@ impl Owners {
         self.regions.lock().push((range, Arc::clone(&account)));
         account
     }
+    /// The region is larger now.
+    pub(crate) fn resize(&self, account: &Arc<Account>, range: PageRange) {
+        let mut regions = self.regions.lock();
+        if let Some((known, _)) = regions.iter_mut().find(|(_, known)| Arc::ptr_eq(known, account)) {
+            *known = range;
+        }
+    }
     /// The region is closed.
     pub(crate) fn leave(&self, account: &Arc<Account>) {
         self.regions.lock().retain(|(_, known)| !Arc::ptr_eq(known, account));

@@ -78,7 +78,7 @@ fn a_line_that_fails_is_an_error_on_both_sides_and_the_source_goes_on() {
 }
 
 #[test]
-fn only_a_region_of_its_own_is_sent_and_once_at_a_time() {
+fn only_a_region_that_may_be_read_is_sent_and_once_at_a_time() {
     if skip_without_moves("a region that can't be sent") {
         return;
     }
@@ -106,6 +106,10 @@ fn only_a_region_of_its_own_is_sent_and_once_at_a_time() {
             "{second:?}"
         );
     });
+    let mut closed = from.region(Bytes::kib(64)).create().expect("a region");
+    closed.protect(0, PAGE, pagoda::Access::None).expect("protected");
+    let sent = migrate(&closed, &options);
+    assert!(matches!(sent, Err(Error::Source(_))), "{sent:?}");
 }
 
 #[test]
