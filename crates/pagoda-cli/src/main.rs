@@ -23,6 +23,13 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use exit_error::ExitError;
 
+/// Statistics that differ: from outside their crate they are not built by their fields.
+#[cfg(test)]
+fn stats_with(mut stats: pagoda::Stats, change: impl FnOnce(&mut pagoda::Stats)) -> pagoda::Stats {
+    change(&mut stats);
+    stats
+}
+
 /// Programs within a memory budget, by userspace virtual memory.
 #[derive(Parser)]
 #[command(name = "pagoda", version)]

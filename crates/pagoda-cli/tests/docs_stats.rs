@@ -7,7 +7,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use pagoda::stats::counters::{COUNT, Snapshot};
+use pagoda::stats::counters::{COUNT, Stats};
 use pagoda_linux::testing::skip::skip;
 
 fn sources() -> PathBuf {
@@ -66,7 +66,7 @@ fn table(head: &str, rows: &[(String, String)]) -> String {
 fn with_table(page: &str) -> String {
     let counters = counters();
     let names: Vec<&str> = counters.iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(names, Snapshot::default().fields().map(|(name, _)| name), "the {COUNT} counters");
+    assert_eq!(names, Stats::default().fields().map(|(name, _)| name), "the {COUNT} counters");
     let above = "<!-- counters -->\n";
     let at = page.find(above).expect("the page marks its table") + above.len();
     let is = page[at..].split_inclusive('\n').take_while(|line| line.starts_with('|')).map(str::len);

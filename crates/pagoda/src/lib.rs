@@ -43,8 +43,8 @@
 //!   pages alone. Each region of a manager may have another base page.
 //! - One tenant among several: `limit` on its region. Memory of several kinds: `zone` for each.
 //! - Other processes are to look into it: `publish(true)`.
-//! - `fault_around`, `release`, `clear_order`, `clear_ahead` and `zone_policy` are for comparisons:
-//!   the defaults are those that the benches found best.
+//! - [`tune`](ManagerBuilder::tune) is for comparisons: its defaults are those that the benches
+//!   found best.
 //!
 //! # What a budget covers
 //! The frames of the manager's regions, those in flight, and the compressed store. Not the
@@ -96,6 +96,7 @@
 pub use crate::error::other_process::OtherProcess;
 pub use file::{FileError, FileRegion, FileRegionBuilder, FileStats, MapFileError};
 pub use manager::{Manager, ManagerBuilder, userfaultfd_allows_managers};
+pub use pagoda_core::clear::Order as ClearOrder;
 pub use pagoda_core::fault::density::Use as Purpose;
 pub use pagoda_core::page::BasePage;
 pub use pagoda_core::release::ReleasePolicy;
@@ -106,6 +107,8 @@ pub use region::{
     Access, AccessError, AdoptedRegion, ForeignMemory, Managed, PageOutError, PinError, Pinned, Region,
     RegionBuilder, RegionError, Usage,
 };
+pub use stats::counters::Stats;
+pub use tuning::Tuning;
 
 mod assemble;
 mod clear;
@@ -131,3 +134,4 @@ pub mod store;
 mod table;
 mod threads;
 pub mod tree;
+mod tuning;

@@ -6,11 +6,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pagoda_core::clear::Order;
 use pagoda_core::page::BasePage;
-use pagoda_core::release::ReleasePolicy;
 use pagoda_core::size::Bytes;
-use pagoda_core::zone::ZonePolicy;
 use pagoda_linux::process::process_mark::ProcessMark;
 use pagoda_linux::uffd::fault_signal::Registration;
 use pagoda_linux::uffd::{Mode, feature};
@@ -22,10 +19,11 @@ use crate::error::{Errno, StartError, StopReason};
 use crate::frames::zones::{Place, ResizeError, ZoneConfig, ZoneStats};
 use crate::reclaim::passing::{Exhausted, OnExhausted};
 use crate::region::{AdoptedRegion, ForeignMemory, RegionBuilder, RegionError};
-use crate::stats::counters::{Counters, Snapshot};
+use crate::stats::counters::{Counters, Stats};
 use crate::store::RemoteAddress;
 use crate::threads::sigbus::InThread;
 use crate::tree::LibraryFile;
+use crate::tuning::Tuning;
 
 #[cfg(any(test, feature = "migrate"))]
 use crate::engine::Engine;
@@ -38,6 +36,7 @@ pub struct ManagerBuilder {
     config: Config,
     mode: Mode,
     policies: Policies,
+    tuning: Tuning,
     publishes: bool,
     on_exhausted: Option<OnExhausted>,
 }
@@ -61,12 +60,6 @@ impl ManagerBuilder {
         self.config.zones.push(ZoneConfig { name: name.to_owned(), bytes, place });
         self
     }
-    /// How zones share allocations: by [`ZonePolicy::Fair`] if it is not said.
-    #[must_use]
-    pub fn zone_policy(mut self, policy: ZonePolicy) -> Self {
-        self.config.zone_policy = policy;
-        self
-    }
     /// The unit of management, and the base page of all regions without
     /// [their own](crate::region::RegionBuilder::base_page): the unit of eviction, of the store,
     /// and of a first touch. By default it is 64 KiB, and a first touch fills 4, 16 or 64 KiB of
@@ -83,17 +76,6 @@ impl ManagerBuilder {
     pub fn spill_to(mut self, directory: impl Into<PathBuf>, limit: Bytes) -> Self {
         self.config.store_directory = directory.into();
         self.config.file_limit = limit;
-        self
-    }
-    /// Whether several requests to the file of [`spill_to`](Self::spill_to) may be in flight at
-    /// once, by io_uring: yes, if it is not said, where the kernel allows it and the thread that
-    /// builds the manager has no system call filter. From the first thread on that is found to have
-    /// one, it is not used any more. **Say no if the program puts a filter over all of its threads
-    /// later** (`SECCOMP_FILTER_FLAG_TSYNC`) that ends it for `io_uring_enter`: between the
-    /// question and the call it can't be seen.
-    #[must_use]
-    pub fn io_uring(mut self, yes: bool) -> Self {
-        self.config.io_uring = yes;
         self
     }
     /// Keeps pages that fit neither memory nor the file at a Redis or Valkey server, or a cluster
@@ -136,50 +118,22 @@ impl ManagerBuilder {
         self.policies.in_thread = yes;
         self
     }
-    /// Whether a sequential first touch fills up to 2 MiB with one fault; yes by default. The fill
-    /// doubles with each fault of a stream, and is one base page after any other. It never goes
-    /// beyond a region or onto a filled page, and nothing is filled ahead when less than 8 MiB are
-    /// left above the high watermark. A stream that ends leaves at most as much filled and
-    /// untouched as it was long, and 6 MiB, and an eighth of its writes beyond 64 MiB; 18 MiB at
-    /// most. With a base page of 64 KiB a stream of writes gets aligned places of 2 MiB, each as
-    /// one huge frame: three with one fault, after each that it wrote in base pages, and up to
-    /// eight beyond 64 MiB. It does not matter with a base page of 2 MiB.
-    #[must_use]
-    pub fn fault_around(mut self, yes: bool) -> Self {
-        self.policies.fault_around = yes;
-        self
-    }
     /// Whether faults are told by their pages, as before Linux 5.18.
     #[cfg(test)]
     pub(crate) fn masked_addresses(mut self, yes: bool) -> Self {
         self.policies.masked_addresses = yes;
         self
     }
-    /// How the stored pages of a closed region are released; by default
-    /// [`ReleasePolicy::Background`].
+    /// Changes the choices of policy that are for comparisons: the defaults are those that the
+    /// benches found best.
+    ///
+    /// ```
+    /// # use pagoda::Manager;
+    /// let builder = Manager::builder().tune(|tuning| tuning.fault_around(false).clear_ahead(0));
+    /// ```
     #[must_use]
-    pub fn release(mut self, policy: ReleasePolicy) -> Self {
-        self.policies.release = policy;
-        self
-    }
-    /// The order in which a huge frame that was used before is cleared within a fault. If it is not
-    /// said the one that suits is chosen: [`Order::Streaming`], unless clearing into the cache
-    /// turns out to be quicker here; see [`Choice`](pagoda_core::clear::Choice). Base frames that
-    /// were used go by it, too, and upwards if it is not said.
-    #[must_use]
-    pub fn clear_order(mut self, order: Order) -> Self {
-        self.policies.clearing.order = Some(order);
-        self
-    }
-    /// The share of one processor for clearing frames ahead of faults, and as much again for
-    /// collapsing base pages to huge frames, in percent: 10 by default, 0 for neither. Each zone
-    /// keeps at most an eighth of it and 64 MiB ready in huge frames, a sixty-fourth and 16 MiB in
-    /// base frames, and nothing before the first fault that asked for one. Base frames make the
-    /// first touches of a program's only running thread shorter, and those beside other running
-    /// threads longer.
-    #[must_use]
-    pub fn clear_ahead(mut self, percent: u32) -> Self {
-        self.policies.clearing.ahead_percent = percent.min(100);
+    pub fn tune(mut self, change: impl FnOnce(Tuning) -> Tuning) -> Self {
+        self.tuning = change(self.tuning);
         self
     }
     /// Shows the manager to `pagoda top` of the same user, which finds a file of some OS pages in
@@ -198,7 +152,7 @@ impl ManagerBuilder {
     /// or pinned. The budget is passed then, by a share of it, and by twice as much each further
     /// time; so one region's owner can't end the process. What is free again is taken back once a
     /// second. `told` runs on a thread of its own, may use regions, and best closes some. Without
-    /// it [`passed_budget_bytes`](Snapshot::passed_budget_bytes) tells.
+    /// it [`passed_budget_bytes`](Stats::passed_budget_bytes) tells.
     #[must_use]
     pub fn on_exhausted(mut self, told: impl Fn(Exhausted) + Send + Sync + 'static) -> Self {
         self.on_exhausted = Some(OnExhausted::new(told));
@@ -209,6 +163,7 @@ impl ManagerBuilder {
     /// # Errors
     /// See [`StartError`].
     pub fn build(mut self) -> Result<Manager, StartError> {
+        self.tuning.apply(&mut self.config, &mut self.policies);
         let zones = &self.config.zones;
         if !zones.is_empty() {
             let sum = zones.iter().try_fold(0u64, |sum, zone| sum.checked_add(zone.bytes.get()));
@@ -303,11 +258,12 @@ impl Manager {
     /// Begins a manager.
     #[must_use]
     pub fn builder() -> ManagerBuilder {
-        let policies = Policies { fault_around: true, by_density: true, ..Policies::default() };
+        let policies = Policies { by_density: true, ..Policies::default() };
         ManagerBuilder {
             config: Config::library(),
             mode: Mode::Full,
             policies,
+            tuning: Tuning::default(),
             publishes: false,
             on_exhausted: None,
         }
@@ -362,7 +318,7 @@ impl Manager {
 
     /// Changes the budget, and all zones in proportion. It returns at once. A larger budget is used
     /// from now on. For a smaller one reclaim begins at once, and evicts as fast as it compresses,
-    /// some hundred MiB a second: [`anon_bytes`](Snapshot::anon_bytes) shows how much is held.
+    /// some hundred MiB a second: [`anon_bytes`](Stats::anon_bytes) shows how much is held.
     /// Bounds and errors are those of [`resize_zone`](Self::resize_zone): up to twice the budget
     /// that the manager was made with.
     ///
@@ -414,8 +370,8 @@ impl Manager {
     /// The current state and totals of the manager. All zero in a forked child, which has none of
     /// it.
     #[must_use]
-    pub fn stats(&self) -> Snapshot {
-        let Ok(engine) = self.shared.engine() else { return Snapshot::default() };
+    pub fn stats(&self) -> Stats {
+        let Ok(engine) = self.shared.engine() else { return Stats::default() };
         engine.publish_library_gauges();
         engine.counters.snapshot()
     }

@@ -8,7 +8,7 @@ use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;
 
 use super::*;
-use crate::stats::counters::Snapshot;
+use crate::stats::counters::Stats;
 use crate::table::{give, try_take};
 use crate::{Bytes, Manager, Region};
 
@@ -79,7 +79,7 @@ fn stored_entries(engine: &Engine, region: &Region) -> usize {
     words.filter(|word| matches!(word.backing(), Backing::Handle(_)) && word.resident().is_empty()).count()
 }
 
-fn assert_balanced(stats: &Snapshot, freed: usize) {
+fn assert_balanced(stats: &Stats, freed: usize) {
     assert_eq!(stats.release_queued + stats.release_inline, stats.release_freed, "{stats:?}");
     assert_eq!(stats.release_freed, freed as u64, "{stats:?}");
     assert_eq!(stats.release_bytes, (freed * BASE) as u64);
@@ -93,7 +93,11 @@ fn counters_balance_at_every_exit_and_the_auditor_finds_nothing() {
     }
     let out = PAGES / 5 * OUT_OF_FIVE;
     for policy in ReleasePolicy::ALL {
-        let manager = Manager::builder().budget(Bytes::mib(256)).user_mode_only(true).release(policy).build();
+        let manager = Manager::builder()
+            .budget(Bytes::mib(256))
+            .user_mode_only(true)
+            .tune(|tuning| tuning.release(policy))
+            .build();
         let manager = manager.expect("manager");
         let engine = manager.engine();
         let [closed, discarded, kept, dropped] = [(); 4].map(|()| filled(&manager));
@@ -150,7 +154,11 @@ fn an_equal_owner_opens_at_once_and_holds_no_more_than_the_one_before() {
         return;
     }
     for policy in [ReleasePolicy::Background, ReleasePolicy::Workers] {
-        let manager = Manager::builder().budget(Bytes::mib(64)).user_mode_only(true).release(policy).build();
+        let manager = Manager::builder()
+            .budget(Bytes::mib(64))
+            .user_mode_only(true)
+            .tune(|tuning| tuning.release(policy))
+            .build();
         let manager = manager.expect("manager");
         let len = Bytes::mib(128);
         let mut bytes = vec![0; BASE];

@@ -94,11 +94,11 @@ fn regrown(page: usize, value: u64) -> [u8; PAGE] {
 
 fn read(region: &FileRegion, page: usize) -> Result<[u8; PAGE], FileError> {
     let mut found = [0; PAGE];
-    region.read_at((page * PAGE) as u64, &mut found).map(|()| found)
+    region.read_at(page * PAGE, &mut found).map(|()| found)
 }
 
 fn write(region: &FileRegion, page: usize, value: u64) {
-    region.write_at((page * PAGE) as u64, &content(page, value)).expect("memory");
+    region.write_at(page * PAGE, &content(page, value)).expect("memory");
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn nothing_of_before_is_shown_or_written_to_a_file_that_was_cut_and_made_longer_
             }
         }
         assert!(refused >= NEW, "a write is lost, and a call has to say so: {refused}");
-        assert_eq!(region.write_at(((case.pages() - 1) * PAGE) as u64, &[1]), Err(FileError::Changed));
+        assert_eq!(region.write_at((case.pages() - 1) * PAGE, &[1]), Err(FileError::Changed));
         assert_eq!(region.sync(), Err(FileError::Changed));
         assert_eq!(region.sync(), Ok(()), "it was told");
         region.close().expect("it was told");
@@ -176,7 +176,7 @@ fn bytes_before_a_cut_in_its_page_stay_and_those_behind_it_are_gone_for_good() {
         write(&region, page, 1);
     }
     region.sync().expect("a disk");
-    let (start, rest) = ((CUT_PAGE * PAGE) as u64, KEPT - CUT_PAGE * PAGE);
+    let (start, rest) = ((CUT_PAGE * PAGE), KEPT - CUT_PAGE * PAGE);
     let mut found = vec![0; rest];
     case.set_len(KEPT);
     for regrows in [false, true] {
@@ -194,7 +194,7 @@ fn bytes_before_a_cut_in_its_page_stay_and_those_behind_it_are_gone_for_good() {
     drop(region);
     let file = std::fs::read(&case.path).expect("it is there");
     assert_eq!(file.len(), case.len);
-    assert!(file[start as usize..KEPT] == vec![9; rest]);
+    assert!(file[start..KEPT] == vec![9; rest]);
     assert!(file[KEPT..].iter().all(|byte| *byte == 0), "nothing of before was written");
 }
 

@@ -83,7 +83,7 @@ fn threads_read_and_write_a_file_beyond_the_budget_at_each_base_page() {
         let done = AtomicBool::new(false);
         let check = |page: usize, case: &str| {
             let mut found = vec![0; (len - page * PAGE).min(PAGE)];
-            region.read_at((page * PAGE) as u64, &mut found).expect("a disk");
+            region.read_at(page * PAGE, &mut found).expect("a disk");
             let value = values[page].load(Ordering::Relaxed);
             assert!(found == content(page, value)[..found.len()], "page {page}, {case}, base page {base}");
         };
@@ -104,9 +104,7 @@ fn threads_read_and_write_a_file_beyond_the_budget_at_each_base_page() {
                                 let value = random.next() | 1;
                                 let here = (len - page * PAGE).min(PAGE);
                                 values[page].store(value, Ordering::Relaxed);
-                                region
-                                    .write_at((page * PAGE) as u64, &content(page, value)[..here])
-                                    .expect("memory");
+                                region.write_at(page * PAGE, &content(page, value)[..here]).expect("memory");
                             }
                         }
                     })
@@ -144,8 +142,8 @@ fn threads_read_and_write_a_file_beyond_the_budget_at_each_base_page() {
 
 /// Reads all of the file by address, upwards.
 fn read_by_address(region: &FileRegion) {
-    for offset in (0..region.len() as usize).step_by(8) {
-        if region.len() as usize - offset < 8 {
+    for offset in (0..region.len()).step_by(8) {
+        if region.len() - offset < 8 {
             break;
         }
         let word: [u8; 8] = load(region.as_ptr().wrapping_add(offset));
@@ -195,16 +193,16 @@ fn a_file_that_becomes_shorter_is_an_error_and_stays_as_short() {
         let region = manager.map_file(&path).writable(true).map().expect("a disk");
         let mut found = [0; PAGE];
         for page in (0..len / PAGE).rev() {
-            region.write_at((page * PAGE) as u64, &content(page, 1)).expect("memory");
+            region.write_at(page * PAGE, &content(page, 1)).expect("memory");
         }
         let file = std::fs::OpenOptions::new().write(true).open(&path).expect("it is there");
         file.set_len(kept as u64).expect("a disk");
         for page in (kept / PAGE + 1..len / PAGE).step_by(7) {
-            assert_eq!(region.read_at((page * PAGE) as u64, &mut found), Err(FileError::Truncated));
-            assert_eq!(region.write_at((page * PAGE) as u64, &found), Err(FileError::Truncated));
+            assert_eq!(region.read_at(page * PAGE, &mut found), Err(FileError::Truncated));
+            assert_eq!(region.write_at(page * PAGE, &found), Err(FileError::Truncated));
         }
         for page in 0..kept / PAGE {
-            region.read_at((page * PAGE) as u64, &mut found).expect("it is still there");
+            region.read_at(page * PAGE, &mut found).expect("it is still there");
             assert!(found == content(page, 1), "page {page}, base page {base}");
         }
         assert_eq!(region.sync(), Err(FileError::Truncated));
@@ -231,10 +229,10 @@ fn a_file_without_a_name_goes_on() {
     std::fs::remove_file(&path).expect("it was there");
     let mut found = [0; PAGE];
     for page in 0..len / PAGE {
-        region.write_at((page * PAGE) as u64, &content(page, 3)).expect("memory");
+        region.write_at(page * PAGE, &content(page, 3)).expect("memory");
     }
     for page in 0..len / PAGE {
-        region.read_at((page * PAGE) as u64, &mut found).expect("it is there");
+        region.read_at(page * PAGE, &mut found).expect("it is there");
         assert!(found == content(page, 3), "page {page}");
     }
     region.close().expect("a disk");
@@ -286,7 +284,7 @@ fn write_until_killed(path: &Path) {
     for value in 1.. {
         for page in 0..KILLED_LEN.div_ceil(PAGE) {
             let here = (KILLED_LEN - page * PAGE).min(PAGE);
-            region.write_at((page * PAGE) as u64, &content(page, value)[..here]).expect("memory");
+            region.write_at(page * PAGE, &content(page, value)[..here]).expect("memory");
         }
         if value == 1 {
             region.sync().expect("a disk");
@@ -358,7 +356,7 @@ fn sync_and_lose_power(path: &Path) {
     let region = manager.map_file(path).writable(true).map().expect("a disk");
     let write = |page: usize, value| {
         let here = (len - page * PAGE).min(PAGE);
-        region.write_at((page * PAGE) as u64, &content(page, value)[..here]).expect("memory");
+        region.write_at(page * PAGE, &content(page, value)[..here]).expect("memory");
     };
     (0..len.div_ceil(PAGE)).for_each(|page| write(page, 1));
     region.sync().expect("a disk");

@@ -20,7 +20,13 @@ fn builder(budget: Bytes) -> Option<ManagerBuilder> {
     if skip_without_moves("huge frames") {
         return None;
     }
-    Some(Manager::builder().budget(budget).base_page(BasePage::M2).user_mode_only(true).clear_ahead(0))
+    Some(
+        Manager::builder()
+            .budget(budget)
+            .base_page(BasePage::M2)
+            .user_mode_only(true)
+            .tune(|tuning| tuning.clear_ahead(0)),
+    )
 }
 
 /// Pages all of it out: pages that the last fault's handler still holds, and has not counted yet,
@@ -127,7 +133,8 @@ fn a_huge_frame_comes_again_to_where_one_was_discarded() {
 fn no_owner_sees_content_of_another() {
     for (order, ahead) in Order::ALL.into_iter().flat_map(|order| [(order, 0), (order, 100)]) {
         let Some(builder) = builder(Bytes::mib(64)) else { return };
-        let manager = builder.clear_order(order).clear_ahead(ahead).build().expect("a manager");
+        let manager =
+            builder.tune(|tuning| tuning.clear_order(order).clear_ahead(ahead)).build().expect("a manager");
         let mut owners = 0;
         // A thread that runs only on an idle processor may have got nothing ready for the first
         // eight.
@@ -170,7 +177,7 @@ fn no_owner_sees_content_of_another() {
 #[test]
 fn owners_come_and_go_on_several_threads() {
     let Some(builder) = builder(Bytes::mib(64)) else { return };
-    let manager = builder.clear_ahead(50).build().expect("a manager");
+    let manager = builder.tune(|tuning| tuning.clear_ahead(50)).build().expect("a manager");
     std::thread::scope(|scope| {
         for thread in 0..4 {
             let manager = &manager;
@@ -232,7 +239,7 @@ fn a_clearing_handler_yields_to_faults_that_no_handler_is_free_for() {
 #[test]
 fn frames_that_left_and_came_back_are_whole_again_by_themselves() {
     let Some(builder) = builder(Bytes::mib(64)) else { return };
-    let manager = builder.clear_ahead(10).build().expect("a manager");
+    let manager = builder.tune(|tuning| tuning.clear_ahead(10)).build().expect("a manager");
     let mut region = region(&manager, 2);
     write(&mut region, 9, 0..2 * PAGES);
     page_out_all(&manager, &region);

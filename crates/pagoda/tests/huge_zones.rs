@@ -20,7 +20,8 @@ fn builder(zones: &[(&str, u64, Place)]) -> Option<ManagerBuilder> {
     if skip_without_moves("huge frames of zones") {
         return None;
     }
-    let builder = Manager::builder().base_page(BasePage::M2).user_mode_only(true).clear_ahead(0);
+    let builder =
+        Manager::builder().base_page(BasePage::M2).user_mode_only(true).tune(|tuning| tuning.clear_ahead(0));
     let builder = builder.spill_to("/var/tmp", Bytes::gib(1));
     Some(
         zones
@@ -70,7 +71,7 @@ fn huge_frames_come_from_zones_in_proportion_and_leave_each_its_high_watermark()
     const FRAMES: usize = 64;
     for policy in [ZonePolicy::Fair, ZonePolicy::ResetOnFailure] {
         let Some(builder) = two(64, 192) else { return };
-        let manager = builder.zone_policy(policy).build().expect("a manager");
+        let manager = builder.tune(|tuning| tuning.zone_policy(policy)).build().expect("a manager");
         let mut region = region(&manager, FRAMES);
         write(&mut region, 1, (0..FRAMES).map(|frame| frame * PAGES));
         assert_eq!(huge_bytes(&region), FRAMES * HUGE_FRAME);
@@ -95,7 +96,7 @@ fn huge_frames_come_from_zones_in_proportion_and_leave_each_its_high_watermark()
 #[test]
 fn filling_the_first_zone_first_leaves_it_its_watermark_before_the_next_gives() {
     let Some(builder) = two(64, 64) else { return };
-    let manager = builder.zone_policy(ZonePolicy::FirstFit).build().expect("a manager");
+    let manager = builder.tune(|tuning| tuning.zone_policy(ZonePolicy::FirstFit)).build().expect("a manager");
     let mut region = region(&manager, 40);
     write(&mut region, 1, (0..40).map(|frame| frame * PAGES));
     let found = zones(&manager);
@@ -134,7 +135,7 @@ fn more_than_fits_stays_within_the_budget_of_each_zone_and_all_comes_back() {
     const FRAMES: usize = 160;
     for policy in [ZonePolicy::Fair, ZonePolicy::GlobalList, ZonePolicy::FirstFit] {
         let Some(builder) = two(48, 96) else { return };
-        let manager = builder.zone_policy(policy).build().expect("a manager");
+        let manager = builder.tune(|tuning| tuning.zone_policy(policy)).build().expect("a manager");
         let mut region = region(&manager, FRAMES);
         write(&mut region, 2, 0..FRAMES * PAGES);
         expect(&region, 2, 0..FRAMES * PAGES);
@@ -189,7 +190,7 @@ fn a_zone_that_becomes_smaller_gives_its_huge_frames_back_and_loses_nothing() {
 fn no_owner_sees_content_of_another_in_a_zone() {
     for ahead in [0, 100] {
         let Some(builder) = two(64, 64) else { return };
-        let manager = builder.clear_ahead(ahead).build().expect("a manager");
+        let manager = builder.tune(|tuning| tuning.clear_ahead(ahead)).build().expect("a manager");
         let mut owners = 0;
         while owners < 8 || ahead > 0 && manager.stats().taken_cleared_bytes == 0 && owners < 600 {
             if owners >= 8 {
@@ -218,7 +219,7 @@ fn zones_with_huge_frames_change_their_sizes_while_they_are_used() {
     const THREADS: usize = 2;
     const FRAMES: usize = 40;
     let Some(builder) = two(64, 96) else { return };
-    let manager = builder.clear_ahead(20).build().expect("a manager");
+    let manager = builder.tune(|tuning| tuning.clear_ahead(20)).build().expect("a manager");
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..THREADS)

@@ -36,7 +36,7 @@ fn closes_return_while_real_time_threads_have_every_processor() {
         return;
     }
     let builder = Manager::builder().budget(Bytes::mib(512)).user_mode_only(true);
-    let manager = builder.release(ReleasePolicy::Background).build().expect("manager");
+    let manager = builder.tune(|tuning| tuning.release(ReleasePolicy::Background)).build().expect("manager");
     let mut regions = Vec::new();
     for owner in 0..OWNERS {
         let mut region = manager.region(Bytes::new((PAGES * BASE) as u64)).create().expect("region");
@@ -58,7 +58,7 @@ fn closes_return_while_real_time_threads_have_every_processor() {
     // All that this process may run on, whatever share of their time it has.
     let processors = sched_getaffinity(None).expect("known").count() as usize;
     let events =
-        |stats: &pagoda::stats::counters::Snapshot| [stats.events_unmap, stats.events_remove, stats.faults];
+        |stats: &pagoda::stats::counters::Stats| [stats.events_unmap, stats.events_remove, stats.faults];
     let before = events(&manager.stats());
     let [ready, permitted] = [const { AtomicUsize::new(0) }; 2];
     let [go, stop, waited] = [const { AtomicBool::new(false) }; 3];

@@ -68,7 +68,11 @@ fn written_bytes_are_read_from_unequal_zones_at_each_base_page() {
     for (base, policy) in fair.into_iter().chain(others) {
         let least = if base == BasePage::M2 { 64 } else { 16 };
         let zones = [("fast", least, Place::Local), ("slow", 3 * least, Place::Local)];
-        let manager = builder(&zones).base_page(base).zone_policy(policy).build().expect("manager");
+        let manager = builder(&zones)
+            .base_page(base)
+            .tune(|tuning| tuning.zone_policy(policy))
+            .build()
+            .expect("manager");
         let len = (6 * least as usize) << 20;
         let mut region = manager.region(Bytes::new(len as u64)).create().expect("region");
         let random = Random::new(base.bytes() as u64, 7);
@@ -100,7 +104,7 @@ fn without_pressure_zones_give_by_their_batches() {
         let manager = builder(&[("fast", 64, Place::Local), ("slow", 192, Place::Local)])
             .base_page(base)
             // A frame that is got ready is held, and not given yet.
-            .clear_ahead(0)
+            .tune(|tuning| tuning.clear_ahead(0))
             .build()
             .expect("manager");
         let mut region = manager.region(Bytes::mib(160)).create().expect("region");
@@ -147,7 +151,7 @@ fn expect_proportion(zones: &[(&str, u64, Place)], in_thread: bool) {
     let manager = builder(zones)
         .serve_in_thread(in_thread)
         .base_page(BasePage::K4)
-        .clear_ahead(0)
+        .tune(|tuning| tuning.clear_ahead(0))
         .build()
         .expect("manager");
     let threads: Vec<_> = (0..THREADS)
@@ -231,7 +235,7 @@ fn a_zone_that_is_used_up_does_not_stop_the_other() {
     }
     let zones = [("small", 4, Place::Local), ("large", 60, Place::Local)];
     for policy in [ZonePolicy::FirstFit, ZonePolicy::Fair] {
-        let manager = builder(&zones).zone_policy(policy).build().expect("manager");
+        let manager = builder(&zones).tune(|tuning| tuning.zone_policy(policy)).build().expect("manager");
         let mut region = manager.region(Bytes::mib(160)).create().expect("region");
         fill(&mut region, 0, 160 << 20);
         for offset in (0..160 << 20).step_by(PAGE).rev() {
@@ -279,7 +283,7 @@ fn one_zone_is_the_budget_undivided() {
     let mut seen = Vec::new();
     for builder in [builder(&[]).budget(Bytes::mib(64)), builder(&[("all", 64, Place::Local)])] {
         // The pages that come with another's fault depend on the time.
-        let builder = builder.base_page(BasePage::K64).fault_around(false);
+        let builder = builder.base_page(BasePage::K64).tune(|tuning| tuning.fault_around(false));
         let manager = builder.build().expect("manager");
         let mut region = manager.region(Bytes::mib(48)).create().expect("region");
         fill(&mut region, 0, 48 << 20);
@@ -314,7 +318,7 @@ fn zones_become_smaller_and_larger_while_they_are_used_and_no_page_is_lost() {
     }
     for policy in [ZonePolicy::Fair, ZonePolicy::GlobalList] {
         let zones = [("fast", 24, Place::Local), ("slow", 40, Place::Local)];
-        let manager = builder(&zones).zone_policy(policy).build().expect("manager");
+        let manager = builder(&zones).tune(|tuning| tuning.zone_policy(policy)).build().expect("manager");
         let workers: Vec<_> = (0..THREADS)
             .map(|thread| {
                 let mut region = manager.region(Bytes::mib(48)).create().expect("region");
@@ -393,11 +397,11 @@ fn a_file_stays_right_while_zones_become_smaller_and_larger() {
         for _ in 0..15_000 {
             let page = random.below(values.len());
             let mut back = [0; PAGE];
-            region.read_at((page * PAGE) as u64, &mut back).expect("a disk");
+            region.read_at(page * PAGE, &mut back).expect("a disk");
             assert!(back == content(values[page]), "page {page}");
             if random.below(2) == 0 {
                 values[page] = random.next();
-                region.write_at((page * PAGE) as u64, &content(values[page])).expect("memory");
+                region.write_at(page * PAGE, &content(values[page])).expect("memory");
             }
         }
         drop(ends);

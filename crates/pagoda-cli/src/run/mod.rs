@@ -38,7 +38,7 @@ use crate::trace::file::{self as trace_file, Header};
 use budget::{Group, Size};
 use paths::TreeFile;
 use peak_sampler::{Peaks, Sampler};
-use stats::{Process, Stats};
+use stats::{Process, StatsFile};
 use supervise::{Ended, Failed};
 use table::Summary;
 use verdict::{failed_below, not_enforced, verdict, was_silent};
@@ -328,13 +328,13 @@ impl Run<'_> {
             crate::say(line);
         }
         if let Some(file) = self.stats {
-            let stats = Stats::new(shown(&self.args.command), ended, wall, verdict.status);
+            let stats = StatsFile::new(shown(&self.args.command), ended, wall, verdict.status);
             tree.sweep();
             let processes = tree.members().map(|(_, counters)| Process::new(&counters)).collect();
             let stats =
                 stats.zones(&self.args.zone, &counters).counters(counters, &tree.latencies(), processes);
             let stats = stats.exit_status(verdict.exit_status).group(self.asked, self.group.stats());
-            verdict.line.into_iter().fold(stats, Stats::reason).write_to(file);
+            verdict.line.into_iter().fold(stats, StatsFile::reason).write_to(file);
         }
         if let (Some(file), Some(trace), Some(header)) = (self.trace, &managed.trace, header) {
             file.write(|out| trace_file::write(out, &header, trace.events().take(header.events as usize)));
@@ -347,7 +347,7 @@ impl Run<'_> {
         crate::say(not_enforced(refusal));
         self.group.killed().iter().for_each(crate::say);
         if let Some(file) = self.stats {
-            let stats = Stats::new(shown(&self.args.command), ended, wall, "unmanaged");
+            let stats = StatsFile::new(shown(&self.args.command), ended, wall, "unmanaged");
             stats.reason(refusal.to_string()).group(self.asked, self.group.stats()).write_to(file);
         }
         if let Some(file) = self.trace {

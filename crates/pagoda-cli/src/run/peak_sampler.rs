@@ -13,7 +13,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use pagoda::stats::counters::{Counter, Kind, Snapshot};
+use pagoda::stats::counters::{Counter, Kind, Stats};
 use pagoda::tree::Tree;
 
 /// Forty looks a second, some microseconds each: as often as the processes themselves look when
@@ -62,11 +62,11 @@ pub struct Peaks {
     remote_bytes: u64,
     copied_on_write_bytes: u64,
     /// All gauges at the moment when most was held.
-    at_peak: Snapshot,
+    at_peak: Stats,
 }
 
 impl Peaks {
-    fn look(&mut self, now: &Snapshot) {
+    fn look(&mut self, now: &Stats) {
         self.anon_bytes = self.anon_bytes.max(now.anon_bytes);
         self.stored_bytes = self.stored_bytes.max(now.stored_bytes);
         self.store_memory_bytes = self.store_memory_bytes.max(now.store_memory_bytes);
@@ -80,7 +80,7 @@ impl Peaks {
 
     /// The tree's totals with the tree's peaks, and whether its gauges are those of the peak: at
     /// the end of a single process its own last ones say more.
-    pub fn complete(&self, mut totals: Snapshot) -> (Snapshot, bool) {
+    pub fn complete(&self, mut totals: Stats) -> (Stats, bool) {
         totals.anon_peak_bytes = totals.anon_peak_bytes.max(self.anon_bytes);
         totals.stored_peak_bytes = totals.stored_peak_bytes.max(self.stored_bytes);
         totals.store_memory_peak_bytes = totals.store_memory_peak_bytes.max(self.store_memory_bytes);
@@ -99,7 +99,7 @@ impl Peaks {
             Kind::Gauge => at_peak[counter as usize].1,
             _ => last[counter as usize].1,
         };
-        (Snapshot::of(of), true)
+        (Stats::of(of), true)
     }
 }
 
@@ -153,26 +153,34 @@ mod tests {
     #[test]
     fn peaks_are_those_of_the_sum_or_of_one_process_whichever_is_more() {
         let mut peaks = Peaks::default();
-        let held = |held_bytes, anon_bytes, unmanaged_bytes| Snapshot {
-            held_bytes,
-            anon_bytes,
-            unmanaged_bytes,
-            own_bytes: held_bytes / 10,
-            copied_on_write_bytes: held_bytes / 20,
-            remote_bytes: held_bytes / 30,
-            ..Snapshot::default()
+        let held = |held_bytes, anon_bytes, unmanaged_bytes| {
+            crate::stats_with(Stats::default(), |stats| {
+                stats.held_bytes = held_bytes;
+                stats.anon_bytes = anon_bytes;
+                stats.unmanaged_bytes = unmanaged_bytes;
+                stats.own_bytes = held_bytes / 10;
+                stats.copied_on_write_bytes = held_bytes / 20;
+                stats.remote_bytes = held_bytes / 30;
+            })
         };
         for look in [held(100, 50, 1), held(300, 60, 2), held(200, 80, 3)] {
             peaks.look(&look);
         }
-        let own =
-            Snapshot { processes: 2, held_peak_bytes: 250, anon_peak_bytes: 90, faults: 7, ..held(1, 1, 1) };
+        let own = crate::stats_with(held(1, 1, 1), |stats| {
+            stats.processes = 2;
+            stats.held_peak_bytes = 250;
+            stats.anon_peak_bytes = 90;
+            stats.faults = 7;
+        });
         let (several, at_peak) = peaks.complete(own);
         assert!(at_peak);
         assert_eq!((several.held_peak_bytes, several.unmanaged_at_peak_bytes), (300, 2));
         assert_eq!((several.anon_peak_bytes, several.own_bytes, several.faults), (90, 30, 7));
         assert_eq!((several.copied_on_write_peak_bytes, several.remote_peak_bytes), (15, 10));
-        let (one, at_peak) = peaks.complete(Snapshot { processes: 1, held_peak_bytes: 400, ..own });
+        let (one, at_peak) = peaks.complete(crate::stats_with(own, |stats| {
+            stats.processes = 1;
+            stats.held_peak_bytes = 400;
+        }));
         assert!(!at_peak);
         assert_eq!((one.held_peak_bytes, one.own_bytes), (400, 0));
     }

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use pagoda::frames::zones::{ZoneConfig, ZoneStats};
-use pagoda::stats::counters::{Snapshot, Status};
+use pagoda::stats::counters::{Stats, Status};
 use pagoda::stats::latencies::Latencies;
 use pagoda_core::size::Bytes;
 use serde::Serialize;
@@ -18,7 +18,7 @@ use crate::run::supervise::{End, Ended};
 
 /// The content of `--stats` for a run. Sizes are bytes.
 #[derive(Serialize)]
-pub struct Stats {
+pub struct StatsFile {
     version: &'static str,
     command: Vec<String>,
     /// The program's own status; none if a signal ended it.
@@ -77,7 +77,7 @@ pub struct Process {
 
 impl Process {
     /// From its counters.
-    pub fn new(counters: &Snapshot) -> Self {
+    pub fn new(counters: &Stats) -> Self {
         Self {
             pid: counters.owner_pid,
             status: Status::from_word(counters.status).name(),
@@ -89,7 +89,7 @@ impl Process {
 }
 
 /// All counters by their names, in the order of their declaration.
-struct Fields(Snapshot);
+struct Fields(Stats);
 
 impl Serialize for Fields {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -101,7 +101,7 @@ impl Serialize for Fields {
     }
 }
 
-impl Stats {
+impl StatsFile {
     /// Of a program that has ended.
     pub fn new(command: Vec<String>, ended: Ended, wall: Duration, status: &'static str) -> Self {
         let (exit_code, signal) = match ended.end {
@@ -127,7 +127,7 @@ impl Stats {
         }
     }
     /// With the zones that were named, as far as an engine had them.
-    pub fn zones(mut self, named: &[ZoneConfig], counters: &Snapshot) -> Self {
+    pub fn zones(mut self, named: &[ZoneConfig], counters: &Stats) -> Self {
         let zone = |(zone, stats): (&ZoneConfig, ZoneStats)| Zone {
             name: zone.name.clone(),
             bytes: stats.bytes.get(),
@@ -142,7 +142,7 @@ impl Stats {
         self
     }
     /// With the tree's counters and latencies, and its processes.
-    pub fn counters(mut self, counters: Snapshot, latencies: &Latencies, processes: Vec<Process>) -> Self {
+    pub fn counters(mut self, counters: Stats, latencies: &Latencies, processes: Vec<Process>) -> Self {
         self.counters = Some(Fields(counters));
         self.latency_us = Some(LatencyUs::of(latencies));
         self.processes = processes;
@@ -165,7 +165,7 @@ impl Stats {
     }
 }
 
-impl Stats {
+impl StatsFile {
     /// Replaces the file's content.
     pub fn write_to(&self, file: OutputFile) {
         file.write(|out| {

@@ -9,7 +9,7 @@ use std::fmt::{Display, Write};
 use std::time::Duration;
 
 use pagoda::frames::zones::{ZoneConfig, ZoneStats, age_ratio};
-use pagoda::stats::counters::{Snapshot, Status};
+use pagoda::stats::counters::{Stats, Status};
 use pagoda_core::size::Bytes;
 
 use crate::run::supervise::{End, Ended};
@@ -26,7 +26,7 @@ pub struct Summary<'a> {
     /// From start to end.
     pub wall: Duration,
     /// Its counters, and those of all below it.
-    pub counters: Snapshot,
+    pub counters: Stats,
     /// The zones of the budget, if it is divided.
     pub zones: &'a [ZoneConfig],
     /// The trace, if there is one.
@@ -85,7 +85,7 @@ fn memory(table: &mut Table, summary: &Summary) {
     table.row("with files", resident, "largest resident set, file-backed pages included");
 }
 
-fn faults_and_evictions(table: &mut Table, counters: &Snapshot) {
+fn faults_and_evictions(table: &mut Table, counters: &Stats) {
     let kinds = [
         ("zero", counters.faults_zero),
         ("staged", counters.faults_staged),
@@ -115,7 +115,7 @@ fn store(table: &mut Table, summary: &Summary) {
 }
 
 /// How many processes there were, what their forks took, and which were not managed.
-fn processes(table: &mut Table, counters: &Snapshot) {
+fn processes(table: &mut Table, counters: &Stats) {
     if counters.processes > 1 {
         let others = counters.processes.saturating_sub(counters.processes_managed);
         let kinds =

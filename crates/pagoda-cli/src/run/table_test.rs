@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn render_with(counters: Snapshot) -> String {
+fn render_with(counters: Stats) -> String {
     let ended = Ended { end: End::Exited(0), resident_peak_bytes: 300 << 20, is_replaced: false };
     render(&Summary {
         is_replaced: false,
@@ -22,20 +22,19 @@ fn two_zones() -> [ZoneConfig; 2] {
 
 #[test]
 fn zones_have_a_row_each_and_their_ages_are_compared() {
-    let zoned = Snapshot {
-        zone0_bytes: 64 << 20,
-        zone0_held_bytes: 60 << 20,
-        zone0_free_bytes: 2 << 20,
-        zone0_allocated_bytes: 100 << 20,
-        zone0_evicted_bytes: 40 << 20,
-        zone1_bytes: 192 << 20,
-        zone1_held_bytes: 180 << 20,
-        zone1_free_bytes: 6 << 20,
-        zone1_allocated_bytes: 300 << 20,
-        zone1_evicted_bytes: 60 << 20,
-        zones_resets: 7,
-        ..busy()
-    };
+    let zoned = crate::stats_with(busy(), |stats| {
+        stats.zone0_bytes = 64 << 20;
+        stats.zone0_held_bytes = 60 << 20;
+        stats.zone0_free_bytes = 2 << 20;
+        stats.zone0_allocated_bytes = 100 << 20;
+        stats.zone0_evicted_bytes = 40 << 20;
+        stats.zone1_bytes = 192 << 20;
+        stats.zone1_held_bytes = 180 << 20;
+        stats.zone1_free_bytes = 6 << 20;
+        stats.zone1_allocated_bytes = 300 << 20;
+        stats.zone1_evicted_bytes = 60 << 20;
+        stats.zones_resets = 7;
+    });
     let table = render_with(zoned);
     for says in [
         "zone             64 MiB  fast: gave 100 MiB (25.0%), 40 MiB moved out, 2 MiB free at the end",
@@ -51,31 +50,30 @@ fn row<'a>(table: &'a str, name: &str) -> Option<&'a str> {
     table.lines().find(|line| line.trim_start().starts_with(name))
 }
 
-fn busy() -> Snapshot {
-    Snapshot {
-        status: Status::Managed as u64,
-        budget_bytes: 256 << 20,
-        base_page_bytes: 64 << 10,
-        anon_peak_bytes: 255 << 20,
-        held_peak_bytes: 1 << 30,
-        unmanaged_at_peak_bytes: 16 << 20,
-        left_thread_bytes: 1 << 20,
-        faults: 30,
-        faults_zero: 10,
-        faults_stored: 20,
-        evictions: 40,
-        evict_busy: 9,
-        stores: 25,
-        stores_zero: 5,
-        stored_bytes: 600 << 20,
-        stored_peak_bytes: 768 << 20,
-        store_memory_bytes: 100 << 20,
-        store_memory_peak_bytes: 110 << 20,
-        spilled_bytes: 100 << 20,
-        spilled_peak_bytes: 128 << 20,
-        own_bytes: 8 << 20,
-        ..Snapshot::default()
-    }
+fn busy() -> Stats {
+    crate::stats_with(Stats::default(), |stats| {
+        stats.status = Status::Managed as u64;
+        stats.budget_bytes = 256 << 20;
+        stats.base_page_bytes = 64 << 10;
+        stats.anon_peak_bytes = 255 << 20;
+        stats.held_peak_bytes = 1 << 30;
+        stats.unmanaged_at_peak_bytes = 16 << 20;
+        stats.left_thread_bytes = 1 << 20;
+        stats.faults = 30;
+        stats.faults_zero = 10;
+        stats.faults_stored = 20;
+        stats.evictions = 40;
+        stats.evict_busy = 9;
+        stats.stores = 25;
+        stats.stores_zero = 5;
+        stats.stored_bytes = 600 << 20;
+        stats.stored_peak_bytes = 768 << 20;
+        stats.store_memory_bytes = 100 << 20;
+        stats.store_memory_peak_bytes = 110 << 20;
+        stats.spilled_bytes = 100 << 20;
+        stats.spilled_peak_bytes = 128 << 20;
+        stats.own_bytes = 8 << 20;
+    })
 }
 
 #[test]
@@ -104,15 +102,14 @@ fn every_figure_is_in_its_row() {
 
 #[test]
 fn a_passed_budget_a_fork_and_children_are_said() {
-    let released = Snapshot {
-        status: Status::Released as u64,
-        anon_peak_bytes: 300 << 20,
-        forks: 1,
-        brought_back_bytes: 2 << 20,
-        children_unmanaged: 3,
-        rights_kept: 2,
-        ..busy()
-    };
+    let released = crate::stats_with(busy(), |stats| {
+        stats.status = Status::Released as u64;
+        stats.anon_peak_bytes = 300 << 20;
+        stats.forks = 1;
+        stats.brought_back_bytes = 2 << 20;
+        stats.children_unmanaged = 3;
+        stats.rights_kept = 2;
+    });
     let table = render_with(released);
     assert!(
         row(&table, "rights").is_some_and(|row| row.contains("2  times a thread of Pagoda's")),
@@ -129,14 +126,13 @@ fn a_passed_budget_a_fork_and_children_are_said() {
 
 #[test]
 fn a_fork_that_was_served_is_shown_with_its_copied_bytes() {
-    let copied = Snapshot {
-        forks: 2,
-        fork_taken_over_bytes: 9 << 20,
-        fork_lent_bytes: 7 << 20,
-        fork_copied_bytes: 3 << 20,
-        copied_on_write_peak_bytes: 5 << 20,
-        ..busy()
-    };
+    let copied = crate::stats_with(busy(), |stats| {
+        stats.forks = 2;
+        stats.fork_taken_over_bytes = 9 << 20;
+        stats.fork_lent_bytes = 7 << 20;
+        stats.fork_copied_bytes = 3 << 20;
+        stats.copied_on_write_peak_bytes = 5 << 20;
+    });
     let table = render_with(copied);
     let says = "2  children took over 9 MiB that were out (7 MiB in its file), 3 MiB were copied; at most 5 MiB over budget by copy \
                 on write";
@@ -146,7 +142,10 @@ fn a_fork_that_was_served_is_shown_with_its_copied_bytes() {
 
 #[test]
 fn a_tree_has_its_processes_told_and_a_program_of_one_has_not() {
-    let tree = render_with(Snapshot { processes: 412, processes_managed: 3, ..busy() });
+    let tree = render_with(crate::stats_with(busy(), |stats| {
+        stats.processes = 412;
+        stats.processes_managed = 3;
+    }));
     for (name, says) in [
         ("processes", "412  3 managed, 409 too small for an engine, or unmanaged"),
         ("peak", "255 MiB  anonymous memory of all processes by the kernel's count, within the budget"),
@@ -155,13 +154,16 @@ fn a_tree_has_its_processes_told_and_a_program_of_one_has_not() {
     ] {
         assert!(row(&tree, name).is_some_and(|row| row.contains(says)), "{name}: {says}\n{tree}");
     }
-    let one = render_with(Snapshot { processes: 1, processes_managed: 1, ..busy() });
+    let one = render_with(crate::stats_with(busy(), |stats| {
+        stats.processes = 1;
+        stats.processes_managed = 1;
+    }));
     assert_eq!(one, render_with(busy()));
 }
 
 #[test]
 fn a_program_that_did_nothing_divides_by_no_zero() {
-    let table = render_with(Snapshot::default());
+    let table = render_with(Stats::default());
     assert!(!table.contains("NaN") && !table.contains("inf"), "{table}");
     assert_eq!(row(&table, "evictions"), None);
     assert_eq!(row(&table, "pinned"), None);

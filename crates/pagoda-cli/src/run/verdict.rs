@@ -4,7 +4,7 @@
 //! unless that was allowed.
 
 use pagoda::error::{Errno, Failure, StartError, StopReason};
-use pagoda::stats::counters::{Snapshot, Status};
+use pagoda::stats::counters::{Stats, Status};
 
 use crate::exit_error::OWN_ERROR;
 use crate::run::supervise::Ended;
@@ -21,7 +21,7 @@ pub struct Verdict {
 /// Whether the engine stopped looking long before the program ended; it looks fifty times a second,
 /// but not as long as others have all processors. A program that joins right after it replaced
 /// another is not silent either.
-pub fn was_silent(counters: &Snapshot) -> bool {
+pub fn was_silent(counters: &Stats) -> bool {
     const SILENCE_NS: u64 = 1_000_000_000;
     counters.last_look_ns != 0
         && pagoda_linux::process::thread::now_ns().saturating_sub(counters.last_look_ns) > SILENCE_NS
@@ -29,7 +29,7 @@ pub fn was_silent(counters: &Snapshot) -> bool {
 
 /// A program whose engine ended it, or that ran without its budget and without permission to do so,
 /// has not succeeded: for any status of its own, the caller's request was not met.
-pub fn verdict(ended: Ended, counters: &Snapshot, replaced: bool, best_effort: bool) -> Verdict {
+pub fn verdict(ended: Ended, counters: &Stats, replaced: bool, best_effort: bool) -> Verdict {
     let own = ended.end.status();
     let table = |line, exit_status, status| Verdict { exit_status, table: true, line, status };
     let no_table =
@@ -72,7 +72,8 @@ pub fn not_enforced(reason: impl std::fmt::Display) -> String {
 /// The failure of a process below the program; the program itself has seen that one's status and
 /// went on.
 pub fn failed_below((error_code, error_errno): (u64, u64)) -> String {
-    let counters = Snapshot { error_code, error_errno, ..Snapshot::default() };
+    let mut counters = Stats::default();
+    (counters.error_code, counters.error_errno) = (error_code, error_errno);
     Failure::from_snapshot(&counters)
         .map_or_else(String::new, |failure| format!("a process below the program: {}", told(&failure)))
 }
@@ -110,7 +111,10 @@ mod tests {
     use crate::run::supervise::End;
 
     fn judged(end: End, status: Status, error_code: u64, best_effort: bool) -> Verdict {
-        let counters = Snapshot { status: status as u64, error_code, ..Snapshot::default() };
+        let counters = crate::stats_with(Stats::default(), |stats| {
+            stats.status = status as u64;
+            stats.error_code = error_code;
+        });
         verdict(Ended { end, resident_peak_bytes: 0, is_replaced: false }, &counters, false, best_effort)
     }
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use pagoda::frames::zones::ZoneStats;
-use pagoda::stats::counters::{Snapshot, Status};
+use pagoda::stats::counters::{Stats, Status};
 use pagoda::stats::latencies::Latencies;
 use pagoda::tree::{BaseView, MigrationState, MigrationView, RegionView};
 use serde::{Serialize, Serializer};
@@ -171,7 +171,7 @@ pub struct Zone {
 }
 
 impl Zone {
-    fn all(counters: &Snapshot) -> Vec<Self> {
+    fn all(counters: &Stats) -> Vec<Self> {
         let zone = |stats: &ZoneStats| Self {
             bytes: stats.bytes.get(),
             held_bytes: stats.held.get(),
@@ -205,13 +205,12 @@ pub struct Rates {
 }
 
 impl Rates {
-    fn of(before: (&Snapshot, &Latencies), now: (&Snapshot, &Latencies), elapsed: Duration) -> Option<Self> {
+    fn of(before: (&Stats, &Latencies), now: (&Stats, &Latencies), elapsed: Duration) -> Option<Self> {
         let seconds = elapsed.as_secs_f64();
         if seconds <= 0.0 {
             return None;
         }
-        let rate =
-            |count: fn(&Snapshot) -> u64| count(now.0).saturating_sub(count(before.0)) as f64 / seconds;
+        let rate = |count: fn(&Stats) -> u64| count(now.0).saturating_sub(count(before.0)) as f64 / seconds;
         Some(Self {
             faults_s: rate(|counters| counters.faults),
             faults_zero_s: rate(|counters| counters.faults_zero),
@@ -230,7 +229,7 @@ impl Rates {
 }
 
 impl Row {
-    fn of(pid: u32, name: &str, status: &'static str, counters: &Snapshot) -> Self {
+    fn of(pid: u32, name: &str, status: &'static str, counters: &Stats) -> Self {
         let beyond_memory = counters.spilled_bytes.saturating_add(counters.remote_bytes);
         let takes = counters.store_memory_bytes.saturating_add(beyond_memory);
         let stores = counters.stored_bytes > 0 && takes > 0;

@@ -15,13 +15,17 @@ fn latencies(ns: &[u64]) -> Latencies {
     Latencies::of_faults(&faults)
 }
 
-fn member(pid: u32, counters: Snapshot, ns: &[u64]) -> MemberView {
+fn member(pid: u32, counters: Stats, ns: &[u64]) -> MemberView {
     let identity = Identity::new(pid, 1).expect("fits");
     MemberView { identity, is_first: pid == 100, counters, latencies: latencies(ns) }
 }
 
 fn look(at: Instant, faults: u64, ns: &[u64], pids: &[u32]) -> Look {
-    let counters = Snapshot { faults, faults_stored: faults / 2, status: Status::Managed as u64, ..busy() };
+    let counters = crate::stats_with(busy(), |stats| {
+        stats.faults = faults;
+        stats.faults_stored = faults / 2;
+        stats.status = Status::Managed as u64;
+    });
     let members = pids.iter().map(|pid| member(*pid, counters, ns)).collect::<Vec<_>>();
     let names = pids.iter().map(|pid| format!("name{pid}")).collect();
     let view =
@@ -33,15 +37,14 @@ fn look(at: Instant, faults: u64, ns: &[u64], pids: &[u32]) -> Look {
     }
 }
 
-fn busy() -> Snapshot {
-    Snapshot {
-        budget_bytes: 64 << 20,
-        share_bytes: 32 << 20,
-        stored_bytes: 600 << 20,
-        store_memory_bytes: 100 << 20,
-        spilled_bytes: 100 << 20,
-        ..Snapshot::default()
-    }
+fn busy() -> Stats {
+    crate::stats_with(Stats::default(), |stats| {
+        stats.budget_bytes = 64 << 20;
+        stats.share_bytes = 32 << 20;
+        stats.stored_bytes = 600 << 20;
+        stats.store_memory_bytes = 100 << 20;
+        stats.spilled_bytes = 100 << 20;
+    })
 }
 
 #[test]
@@ -70,7 +73,14 @@ fn rates_are_the_increase_between_two_looks() {
 
 #[test]
 fn bytes_at_a_remote_store_are_shown_and_count_in_the_ratio() {
-    let row = Row::of(1, "", "", &Snapshot { remote_bytes: 100 << 20, ..busy() });
+    let row = Row::of(
+        1,
+        "",
+        "",
+        &crate::stats_with(busy(), |stats| {
+            stats.remote_bytes = 100 << 20;
+        }),
+    );
     assert_eq!((row.remote_bytes, row.compression), (100 << 20, Some(2.0)));
 }
 
@@ -83,7 +93,15 @@ fn without_an_earlier_look_or_faults_there_is_no_rate_and_nothing_stored_has_no_
     let rates = groups(Some(&now), &later)[0].tree.rates.expect("a second");
     assert_eq!((rates.faults_s, rates.latency_us), (0.0, LatencyUs::default()));
     assert_eq!(
-        Row::of(1, "", "", &Snapshot { store_memory_bytes: 5, ..Snapshot::default() }).compression,
+        Row::of(
+            1,
+            "",
+            "",
+            &crate::stats_with(Stats::default(), |stats| {
+                stats.store_memory_bytes = 5;
+            })
+        )
+        .compression,
         None
     );
 }
@@ -91,26 +109,26 @@ fn without_an_earlier_look_or_faults_there_is_no_rate_and_nothing_stored_has_no_
 #[test]
 fn zones_are_those_that_have_a_size_and_a_trees_are_as_large_as_each_members() {
     let mib = |count: u64| count << 20;
-    let zoned = |held: u64| Snapshot {
-        zone0_bytes: mib(40),
-        zone0_held_bytes: mib(held),
-        zone0_free_bytes: mib(3),
-        zone0_low_bytes: mib(1),
-        zone0_high_bytes: mib(2),
-        zone1_bytes: mib(24),
-        ..busy()
+    let zoned = |held: u64| {
+        crate::stats_with(busy(), |stats| {
+            stats.zone0_bytes = mib(40);
+            stats.zone0_held_bytes = mib(held);
+            stats.zone0_free_bytes = mib(3);
+            stats.zone0_low_bytes = mib(1);
+            stats.zone0_high_bytes = mib(2);
+            stats.zone1_bytes = mib(24);
+        })
     };
     let mut now = look(Instant::now(), 0, &[], &[100, 101, 102]);
     let view = &mut now.trees[0].view;
     (view.members[0].counters, view.members[1].counters) = (zoned(10), zoned(20));
     // As the tree's file sums them up.
-    view.totals = Snapshot {
-        zone0_bytes: mib(80),
-        zone0_held_bytes: mib(30),
-        zone0_free_bytes: mib(6),
-        zone1_bytes: mib(48),
-        ..busy()
-    };
+    view.totals = crate::stats_with(busy(), |stats| {
+        stats.zone0_bytes = mib(80);
+        stats.zone0_held_bytes = mib(30);
+        stats.zone0_free_bytes = mib(6);
+        stats.zone1_bytes = mib(48);
+    });
     let group = &groups(None, &now)[0];
     let first = Zone {
         bytes: mib(40),

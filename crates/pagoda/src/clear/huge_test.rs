@@ -18,7 +18,7 @@ fn the_clearing_thread_is_woken_when_half_of_the_frames_are_gone() {
     }
     // The thread that clears ahead elsewhere is the test's own here.
     let builder = Manager::builder().budget(Bytes::mib(256)).base_page(BasePage::M2).user_mode_only(true);
-    let manager = builder.clear_ahead(0).build().expect("a manager");
+    let manager = builder.tune(|tuning| tuning.clear_ahead(0)).build().expect("a manager");
     let engine = manager.engine();
     engine.huge.note_asked();
     while engine.clear_one_ahead() {}
@@ -48,7 +48,10 @@ fn a_frame_is_cleared_toward_the_byte_that_was_touched() {
     }
     for (in_thread, is_masked) in [(false, false), (false, true), (true, false), (true, true)] {
         let builder = Manager::builder().budget(Bytes::mib(64)).base_page(BasePage::M2).user_mode_only(true);
-        let builder = builder.clear_ahead(0).serve_in_thread(in_thread).masked_addresses(is_masked);
+        let builder = builder
+            .tune(|tuning| tuning.clear_ahead(0))
+            .serve_in_thread(in_thread)
+            .masked_addresses(is_masked);
         let manager = builder.build().expect("a manager");
         let region =
             || -> Region { manager.region(Bytes::new(2 * HUGE_FRAME as u64)).create().expect("a region") };

@@ -19,7 +19,8 @@ fn builder(zones: usize) -> Option<ManagerBuilder> {
     }
     // The thread that clears ahead elsewhere is the test's own here, and each base page has a fault
     // of its own.
-    let builder = Manager::builder().user_mode_only(true).clear_ahead(0).fault_around(false);
+    let builder =
+        Manager::builder().user_mode_only(true).tune(|tuning| tuning.clear_ahead(0).fault_around(false));
     let place = |builder: ManagerBuilder, (name, mib)| builder.zone(name, Bytes::mib(mib), Place::Local);
     Some(match zones {
         1 => builder.budget(Bytes::mib(64)),
@@ -51,7 +52,7 @@ fn no_owner_sees_the_content_of_another_in_base_frames() {
     for (base, zones, order) in of_one_zone.chain(by_order).chain([(BasePage::K64, 2, None)]) {
         let Some(mut builder) = builder(zones) else { return };
         if let Some(order) = order {
-            builder = builder.clear_order(order);
+            builder = builder.tune(|tuning| tuning.clear_order(order));
         }
         let manager = builder.base_page(base).build().expect("a manager");
         let engine = manager.engine();

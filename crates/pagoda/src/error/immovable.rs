@@ -8,7 +8,7 @@ use std::fmt;
 
 use pagoda_core::size::Bytes;
 
-use crate::stats::counters::Snapshot;
+use crate::stats::counters::Stats;
 
 /// Why most of the memory that is left can't be moved out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +35,7 @@ pub enum Obstacle {
 
 /// The kind of most of the memory that is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Immovable {
     /// Why it can't be moved out.
     pub obstacle: Obstacle,
@@ -48,7 +49,7 @@ impl Immovable {
 
     /// By the memory that the counters have as left alone.
     #[must_use]
-    pub fn of(counters: &Snapshot) -> Self {
+    pub fn of(counters: &Stats) -> Self {
         let left = [
             (Obstacle::Unwritable, counters.left_readonly_bytes),
             (Obstacle::Executable, counters.left_executable_bytes),

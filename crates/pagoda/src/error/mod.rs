@@ -13,7 +13,7 @@ mod stop;
 
 use std::fmt;
 
-use crate::stats::counters::Snapshot;
+use crate::stats::counters::Stats;
 
 pub use immovable::{Immovable, Obstacle};
 pub use start::StartError;
@@ -100,7 +100,7 @@ pub enum Failure {
 impl Failure {
     /// Reads the failure from a process's counters; `None` without one.
     #[must_use]
-    pub fn from_snapshot(counters: &Snapshot) -> Option<Self> {
+    pub fn from_snapshot(counters: &Stats) -> Option<Self> {
         let errno = Errno(i32::try_from(counters.error_errno).unwrap_or(0));
         let code = counters.error_code;
         if code == 0 {
@@ -155,8 +155,7 @@ mod tests {
 
     #[test]
     fn a_message_is_one_line_and_names_the_remedy() {
-        let failures =
-            (1..200).map(|code| Snapshot { error_code: code, error_errno: 28, ..Snapshot::default() });
+        let failures = (1..200).map(|code| Stats { error_code: code, error_errno: 28, ..Stats::default() });
         for failure in failures.filter_map(|counters| Failure::from_snapshot(&counters)) {
             let text = failure.to_string();
             assert!(!text.contains('\n') && text.contains(';'), "{text}");
@@ -179,7 +178,7 @@ mod tests {
     fn a_message_is_right_for_a_library_too() {
         let codes = 1..200;
         for failure in codes.filter_map(|error_code| {
-            Failure::from_snapshot(&Snapshot { error_code, error_errno: 28, ..Snapshot::default() })
+            Failure::from_snapshot(&Stats { error_code, error_errno: 28, ..Stats::default() })
         }) {
             let text = failure.to_string();
             assert!(!text.contains(" --") && !text.contains("program was ended"), "{text}");
@@ -188,8 +187,8 @@ mod tests {
 
     #[test]
     fn no_number_is_no_failure_and_a_strange_one_is_said_so() {
-        assert_eq!(Failure::from_snapshot(&Snapshot::default()), None);
-        let strange = Snapshot { error_code: 4242, ..Snapshot::default() };
+        assert_eq!(Failure::from_snapshot(&Stats::default()), None);
+        let strange = Stats { error_code: 4242, ..Stats::default() };
         assert_eq!(
             Failure::from_snapshot(&strange),
             Some(Failure::Unknown { code: 4242, errno: Errno::NONE })

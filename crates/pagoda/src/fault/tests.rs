@@ -53,7 +53,10 @@ fn a_hole_of_a_staged_page_is_resident_when_it_was_asked_for_and_not_before() {
     if skip_without_moves("holes of staged pages") {
         return;
     }
-    let builder = Manager::builder().budget(Bytes::mib(24)).user_mode_only(true).fault_around(false);
+    let builder = Manager::builder()
+        .budget(Bytes::mib(24))
+        .user_mode_only(true)
+        .tune(|tuning| tuning.fault_around(false));
     let manager = builder.build().expect("a manager");
     for (asked, writes) in [(2, false), (HOLE, false), (HOLE, true)] {
         let region = manager.region(Bytes::mib(1)).create().expect("a region");

@@ -114,9 +114,9 @@ fn a_call_that_no_memory_can_be_had_for_fails_and_the_process_goes_on() {
     manager.resize_zone("all", Bytes::mib(24)).expect("within its addresses");
     let read = |page: usize| {
         let mut byte = [0];
-        region.read_at((page * OS_PAGE) as u64, &mut byte).map(|()| assert_eq!(byte[0], (page % 251) as u8))
+        region.read_at(page * OS_PAGE, &mut byte).map(|()| assert_eq!(byte[0], (page % 251) as u8))
     };
-    let all = region.len() as usize / OS_PAGE;
+    let all = region.len() / OS_PAGE;
     let outcome = (0..all).step_by(16).map(read).find(Result::is_err);
     assert_eq!(outcome, Some(Err(FileError::NoMemory)), "40 MiB can't leave, and 24 are allowed");
     // And it is no end: the next call may find some.

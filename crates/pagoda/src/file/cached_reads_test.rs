@@ -24,7 +24,7 @@ const BLOCK: usize = 64 << 10;
 fn read(region: &FileRegion, blocks: std::ops::Range<usize>) {
     let mut block = vec![0; BLOCK];
     for number in blocks {
-        region.read_at((number * BLOCK) as u64, &mut block).expect("a disk");
+        region.read_at(number * BLOCK, &mut block).expect("a disk");
         for (i, page) in block.chunks(OS_PAGE).enumerate() {
             let value = ((number * BLOCK / OS_PAGE + i) % 251) as u8;
             assert!(page.iter().all(|byte| *byte == value), "page {i} of block {number}");
@@ -56,7 +56,7 @@ fn read_behind(manager: &Manager, region: &FileRegion, blocks: std::ops::Range<u
 }
 
 fn blocks(region: &FileRegion) -> usize {
-    region.len() as usize / BLOCK
+    region.len() / BLOCK
 }
 
 #[test]
@@ -133,7 +133,8 @@ fn readahead_goes_to_frames_whose_os_pages_are_contiguous() {
         };
         let read_once = || {
             let builder = zones.iter().fold(Manager::builder(), add).base_page(BasePage::K64);
-            let manager = builder.clear_ahead(0).user_mode_only(true).build().expect("a manager");
+            let manager =
+                builder.tune(|tuning| tuning.clear_ahead(0)).user_mode_only(true).build().expect("a manager");
             let region = manager.map_file(file.path()).map().expect("a disk");
             read_behind(&manager, &region, 0..blocks(&region));
             let taken = manager.stats().contiguous_ready_bytes;
@@ -197,7 +198,7 @@ fn a_sequential_writer_finds_the_pages_that_were_read_ahead_for_it() {
             let region = &region;
             scope.spawn(move || {
                 for block in thread * blocks..(thread + 1) * blocks {
-                    region.write_at((block * BLOCK) as u64, &[value(block); BLOCK]).expect("a disk");
+                    region.write_at(block * BLOCK, &[value(block); BLOCK]).expect("a disk");
                 }
             });
         }

@@ -13,6 +13,7 @@ use crate::region::RegionError;
 
 /// Why a file could not be mapped.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum MapFileError {
     /// It could not be opened.
     #[error("could not open {} ({errno}); name a file that this user may use in this way", path.display())]
@@ -88,6 +89,7 @@ pub enum MapFileError {
 
 /// Why a part of a mapped file could not be read or written, or its writes not be made safe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum FileError {
     /// It reaches beyond the file's end as it was mapped.
     #[error("{len} at {offset} reach beyond the file's end; a file keeps the length that it was mapped with")]

@@ -201,7 +201,7 @@ impl Inner {
         let zeroes = [0; OS_PAGE];
         let rest = end.next_multiple_of(OS_PAGE as u64) - end;
         // One that is lost has nothing behind its end either.
-        let _ = self.each_part(end, rest as usize, |at, part, is_gone| {
+        let _ = self.each_part(end as usize, rest as usize, |at, part, is_gone| {
             self.bring_in(at, is_gone, Reader::InRegion)?;
             let copied = self.memory().write_what_is_there(at, &zeroes[part]);
             if copied == 0 {

@@ -53,6 +53,7 @@ pub(crate) use page_file::PageFile;
 
 /// The totals of a file region, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FileStats {
     /// Read of the file.
     pub read: Bytes,
@@ -114,8 +115,8 @@ impl FileRegion {
     /// The file's length when it was mapped, in bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a file region is never empty")]
-    pub fn len(&self) -> u64 {
-        self.inner().file.len()
+    pub fn len(&self) -> usize {
+        self.inner().file.len() as usize
     }
 
     /// Its first byte. Valid for reads of [`len`](Self::len) bytes, and for writes if it was mapped
@@ -151,7 +152,7 @@ impl FileRegion {
     ///
     /// # Errors
     /// See [`FileError`]; `into` may hold anything then.
-    pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), FileError> {
+    pub fn read_at(&self, offset: usize, into: &mut [u8]) -> Result<(), FileError> {
         let inner = self.maker()?;
         inner.check(offset, into.len())?;
         let memory = inner.memory();
@@ -174,7 +175,7 @@ impl FileRegion {
     ///
     /// # Errors
     /// See [`FileError`]; a part may be written then.
-    pub fn write_at(&self, offset: u64, from: &[u8]) -> Result<(), FileError> {
+    pub fn write_at(&self, offset: usize, from: &[u8]) -> Result<(), FileError> {
         let inner = self.maker()?;
         if !inner.file.is_writable() {
             return Err(FileError::ReadOnly);

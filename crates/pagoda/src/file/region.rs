@@ -119,7 +119,8 @@ impl Inner {
     }
 
     /// Whether `len` bytes from `offset` on are the file's, now, too.
-    pub(super) fn check(&self, offset: u64, len: usize) -> Result<(), FileError> {
+    pub(super) fn check(&self, offset: usize, len: usize) -> Result<(), FileError> {
+        let offset = offset as u64;
         let end = offset.checked_add(len as u64).filter(|end| *end <= self.file.len());
         let Some(end) = end else {
             return Err(FileError::BeyondEnd { offset: Bytes::new(offset), len: Bytes::new(len as u64) });
@@ -134,12 +135,12 @@ impl Inner {
     /// the caller's memory is not there. Then it is called again, and told that.
     pub(super) fn each_part(
         &self,
-        offset: u64,
+        offset: usize,
         len: usize,
         mut copy: impl FnMut(usize, Range<usize>, bool) -> Result<usize, FileError>,
     ) -> Result<(), FileError> {
         let entry_bytes = self.engine().entry_bytes();
-        let (offset, mut done) = (offset as usize, 0);
+        let mut done = 0;
         let mut failed = false;
         while done < len {
             let at = offset + done;

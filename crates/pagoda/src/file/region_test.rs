@@ -30,7 +30,7 @@ fn a_reader_by_calls_takes_no_fault_from_a_reader_by_address() {
     let (_file, _manager, region) = mapped(BasePage::K64);
     let region = Arc::new(region);
     // Each has pages of its own: no other thread reads in the page that it waits for.
-    let own = region.len() as usize / OS_PAGE / (2 * READERS as usize);
+    let own = region.len() / OS_PAGE / (2 * READERS as usize);
     let (done, all) = channel();
     // Not of a scope: one that is never woken can't be waited for.
     for reader in 0..READERS {
@@ -43,7 +43,7 @@ fn a_reader_by_calls_takes_no_fault_from_a_reader_by_address() {
                 for _ in 0..READS {
                     let page = number as usize * own + random.below(own);
                     if calls {
-                        region.read_at((page * OS_PAGE) as u64, &mut byte).expect("read");
+                        region.read_at(page * OS_PAGE, &mut byte).expect("read");
                     } else {
                         region.inner().memory().read_at(page * OS_PAGE, &mut byte);
                     }
@@ -81,11 +81,9 @@ fn a_call_with_swapped_out_memory_gets_it_back() {
         let (mut into, mut from) = (untouched(), untouched());
         // More than a page, and not from the start of one.
         let into = &mut bytes_of(into.words_mut())[100..][..3 * OS_PAGE];
-        region.read_at(15 * OS_PAGE as u64, into).expect("read");
+        region.read_at(15 * OS_PAGE, into).expect("read");
         assert!(into.chunks(OS_PAGE).zip(15..).all(|(page, number)| page == [number; OS_PAGE]));
-        region
-            .write_at(15 * OS_PAGE as u64, &bytes_of(from.words_mut())[100..][..3 * OS_PAGE])
-            .expect("written");
+        region.write_at(15 * OS_PAGE, &bytes_of(from.words_mut())[100..][..3 * OS_PAGE]).expect("written");
         region.sync().expect("a disk");
         done.send(()).expect("the test waits");
     });
@@ -120,7 +118,7 @@ fn a_page_that_leaves_after_its_neighbours_takes_none_of_their_content() {
     };
     for is_dropped in [true, false] {
         for page in 0..PAGES {
-            region.write_at((page * OS_PAGE) as u64, &[page as u8 + 100]).expect("a disk");
+            region.write_at(page * OS_PAGE, &[page as u8 + 100]).expect("a disk");
         }
         assert!(engine.pins.pin(Pinner::Mutex(late.start()), late));
         engine.page_out(base, &mut scratch).expect("room");
@@ -137,7 +135,7 @@ fn a_page_that_leaves_after_its_neighbours_takes_none_of_their_content() {
             drop(table);
             assert!(matches!(word().backing(), Backing::Slot(_)), "it alone is staged");
             let place = (LATE - 1) * OS_PAGE;
-            region.read_at(place as u64, &mut byte).expect("a disk");
+            region.read_at(place, &mut byte).expect("a disk");
             assert_eq!(byte[0], LATE as u8 + 99);
         }
         for page in 0..PAGES {

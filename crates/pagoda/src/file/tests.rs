@@ -56,7 +56,7 @@ fn all_files_of_a_manager_share_its_helpers_and_each_is_read_ahead() {
     let mut found = vec![0; OS_PAGE];
     for at in (0..FILE / 4).step_by(OS_PAGE) {
         for (region, number) in regions.iter().zip(1u8..) {
-            region.read_at(at as u64, &mut found).expect("a disk");
+            region.read_at(at, &mut found).expect("a disk");
             assert!(found.iter().all(|byte| *byte == number), "file {number} at {at}");
         }
     }
@@ -65,8 +65,8 @@ fn all_files_of_a_manager_share_its_helpers_and_each_is_read_ahead() {
     let others = regions.split_off(FILES / 2);
     regions.into_iter().for_each(|region| region.close().expect("closed"));
     for (region, number) in others.iter().zip(FILES as u8 / 2 + 1..) {
-        region.write_at(FILE as u64 - 1, &[0]).expect("a disk");
-        region.read_at(FILE as u64 - OS_PAGE as u64, &mut found).expect("a disk");
+        region.write_at(FILE - 1, &[0]).expect("a disk");
+        region.read_at(FILE - OS_PAGE, &mut found).expect("a disk");
         assert!(found[..OS_PAGE - 1].iter().all(|byte| *byte == number) && found[OS_PAGE - 1] == 0);
         region.sync().expect("a disk");
     }
@@ -106,12 +106,12 @@ fn a_page_that_can_not_be_written_is_kept_told_once_and_written_later() {
         let value = |page: usize| if page.is_multiple_of(3) { 0 } else { (page % 239) as u8 };
         for page in 0..LEN.div_ceil(OS_PAGE) {
             let len = (LEN - page * OS_PAGE).min(OS_PAGE);
-            region.write_at((page * OS_PAGE) as u64, &vec![value(page); len]).expect("memory");
+            region.write_at(page * OS_PAGE, &vec![value(page); len]).expect("memory");
         }
         let is_whole = |when: &str| {
             let mut page = [0; OS_PAGE];
             for number in (0..LEN / OS_PAGE).rev() {
-                region.read_at((number * OS_PAGE) as u64, &mut page).expect("it is kept");
+                region.read_at(number * OS_PAGE, &mut page).expect("it is kept");
                 assert!(page == [value(number); OS_PAGE], "page {number} {when}, base page {base}");
             }
         };
@@ -153,19 +153,19 @@ fn pages_that_a_failed_flush_may_have_lost_are_written_anew() {
     region.write_at(0, &[7; OS_PAGE]).expect("memory");
     region.sync().expect("a disk");
     assert_eq!(written(), OS_PAGE as u64);
-    region.write_at(5 * OS_PAGE as u64, &[8; OS_PAGE]).expect("memory");
+    region.write_at(5 * OS_PAGE, &[8; OS_PAGE]).expect("memory");
     failing.flushes.store(true, Ordering::Release);
     assert_eq!(region.sync(), unsafe_);
     failing.flushes.store(false, Ordering::Release);
     let before = written();
     // The same again, as the error says.
-    region.write_at(5 * OS_PAGE as u64, &[8; OS_PAGE]).expect("memory");
+    region.write_at(5 * OS_PAGE, &[8; OS_PAGE]).expect("memory");
     assert_eq!(region.sync(), Ok(()));
     assert!(written() >= before + 2 * OS_PAGE as u64, "{} of both pages", written() - before);
     // And the worse error is returned first.
     failing.writes.store(true, Ordering::Release);
     failing.flushes.store(true, Ordering::Release);
-    region.write_at(9 * OS_PAGE as u64, &[9; OS_PAGE]).expect("memory");
+    region.write_at(9 * OS_PAGE, &[9; OS_PAGE]).expect("memory");
     assert_eq!(region.sync(), unsafe_);
     failing.writes.store(false, Ordering::Release);
     failing.flushes.store(false, Ordering::Release);
@@ -188,7 +188,7 @@ fn changes_by_others_are_told_by_the_sync_after_one_that_failed() {
     let failing = &region.inner().file.failing;
     // By another tick of the kernel's clock than the file was made.
     std::thread::sleep(std::time::Duration::from_millis(20));
-    region.write_at(5 * OS_PAGE as u64, &[7; OS_PAGE]).expect("memory");
+    region.write_at(5 * OS_PAGE, &[7; OS_PAGE]).expect("memory");
     let other = std::fs::File::options().write(true).open(file.path()).expect("it is ours");
     other.write_all_at(&[30; OS_PAGE], 5 * OS_PAGE as u64).expect("room");
     failing.flushes.store(true, Ordering::Release);
@@ -225,7 +225,7 @@ fn a_writer_beyond_the_dirty_limit_of_a_zone_waits_for_write_back() {
         };
         let excess = |slack: u64| zones().find(|(dirty, size)| dirty.get() > size.get() / 5 + slack);
         let write = |page: usize| {
-            region.write_at((page * OS_PAGE) as u64, &[(page % 239) as u8 + 1; OS_PAGE]).expect("memory");
+            region.write_at(page * OS_PAGE, &[(page % 239) as u8 + 1; OS_PAGE]).expect("memory");
         };
         // It fits: without a limit nothing of it would be written.
         for page in 0..(16 << 20) / OS_PAGE {
@@ -247,7 +247,7 @@ fn a_writer_beyond_the_dirty_limit_of_a_zone_waits_for_write_back() {
         assert_eq!(excess((THREADS as u64 * 64) << 10), None, "each is one base page beyond it at most");
         let mut page = [0; OS_PAGE];
         for number in 0..LEN / OS_PAGE {
-            region.read_at((number * OS_PAGE) as u64, &mut page).expect("a disk");
+            region.read_at(number * OS_PAGE, &mut page).expect("a disk");
             assert!(page == [(number % 239) as u8 + 1; OS_PAGE], "page {number}");
         }
         region.sync().expect("a disk");
@@ -269,7 +269,7 @@ fn excess_dirty_pages_are_written_back_in_idle_times() {
     let (_file, _manager, region) = mapped(BasePage::K64);
     // More than a tenth of 16 MiB, and less than a fifth.
     for page in 0..(5 << 19) / OS_PAGE {
-        region.write_at((page * OS_PAGE) as u64, &[7; OS_PAGE]).expect("memory");
+        region.write_at(page * OS_PAGE, &[7; OS_PAGE]).expect("memory");
     }
     until("the excess is written back", || {
         std::thread::sleep(std::time::Duration::from_millis(20));

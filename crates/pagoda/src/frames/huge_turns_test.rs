@@ -20,7 +20,8 @@ fn manager() -> Option<Manager> {
     if skip_without_moves("huge frames of zones") {
         return None;
     }
-    let builder = Manager::builder().base_page(BasePage::M2).user_mode_only(true).clear_ahead(0);
+    let builder =
+        Manager::builder().base_page(BasePage::M2).user_mode_only(true).tune(|tuning| tuning.clear_ahead(0));
     let builder = builder.zone("one", Bytes::mib(48), Place::Local).zone("two", Bytes::mib(80), Place::Local);
     Some(builder.build().expect("a manager"))
 }

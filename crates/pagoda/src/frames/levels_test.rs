@@ -22,11 +22,12 @@ fn manager(zones: &[(&str, u64, Place)], policy: ZonePolicy) -> Manager {
 }
 
 fn with_base_page(zones: &[(&str, u64, Place)], policy: ZonePolicy, base: BasePage) -> Manager {
-    let builder = Manager::builder().user_mode_only(true).clear_ahead(0).fault_around(false);
+    let builder =
+        Manager::builder().user_mode_only(true).tune(|tuning| tuning.clear_ahead(0).fault_around(false));
     let builder = zones
         .iter()
         .fold(builder, |builder, (name, mib, place)| builder.zone(name, Bytes::mib(*mib), *place));
-    builder.base_page(base).zone_policy(policy).build().expect("a manager")
+    builder.base_page(base).tune(|tuning| tuning.zone_policy(policy)).build().expect("a manager")
 }
 
 fn write(region: &Region, page: usize) {

@@ -5,10 +5,11 @@
 use pagoda_core::size::Bytes;
 
 use crate::frames::zones::ZONES_MAX;
-use crate::stats::counters::{Counter, Snapshot};
+use crate::stats::counters::{Counter, Stats};
 
 /// The current state of a zone, and its totals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ZoneStats {
     /// Its part of the budget.
     pub bytes: Bytes,
@@ -94,7 +95,7 @@ pub(crate) const COUNTERS: [ZoneCounters; ZONES_MAX] = [
 impl ZoneStats {
     /// Every zone that these counters have, as they were named. None where there is only one.
     #[must_use]
-    pub fn all(counters: &Snapshot) -> Vec<Self> {
+    pub fn all(counters: &Stats) -> Vec<Self> {
         let fields = counters.fields();
         let get = |counter: Counter| Bytes::new(fields[counter as usize].1);
         let of = |counters: &ZoneCounters| Self {

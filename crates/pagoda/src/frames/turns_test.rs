@@ -19,11 +19,12 @@ fn manager(zones: &[(&str, u64, Place)], policy: ZonePolicy) -> Option<Manager> 
     if skip_without_moves("turns in caches") {
         return None;
     }
-    let builder = Manager::builder().user_mode_only(true).clear_ahead(0).base_page(BasePage::K4);
+    let builder =
+        Manager::builder().user_mode_only(true).tune(|tuning| tuning.clear_ahead(0)).base_page(BasePage::K4);
     let builder = zones
         .iter()
         .fold(builder, |builder, (name, mib, place)| builder.zone(name, Bytes::mib(*mib), *place));
-    Some(builder.zone_policy(policy).build().expect("a manager"))
+    Some(builder.tune(|tuning| tuning.zone_policy(policy)).build().expect("a manager"))
 }
 
 fn cached(engine: &Engine) -> u32 {

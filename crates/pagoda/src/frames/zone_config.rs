@@ -50,6 +50,7 @@ impl ZoneConfig {
 
 /// A zone that could not be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ZoneError {
     /// It is not `NAME=SIZE`, with or without a place.
     #[error(
@@ -230,6 +231,7 @@ mod tests {
 
 /// Why a zone keeps its size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ResizeError {
     /// No zone has this name.
     #[error("there is no zone {name:?} to be resized; there are: {zones}")]

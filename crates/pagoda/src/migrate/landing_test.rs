@@ -11,7 +11,7 @@ use pagoda_migrate::Destination;
 use super::*;
 use crate::frames::zones::Place;
 use crate::migrate::RegionDestination;
-use crate::stats::counters::Snapshot;
+use crate::stats::counters::Stats;
 use crate::{Manager, Region};
 
 const BASE: usize = 64 << 10;
@@ -80,7 +80,11 @@ impl Content for Sent<'_> {
 }
 
 fn manager(base: BasePage, budget: Bytes) -> Manager {
-    let builder = Manager::builder().budget(budget).base_page(base).user_mode_only(true).clear_ahead(0);
+    let builder = Manager::builder()
+        .budget(budget)
+        .base_page(base)
+        .user_mode_only(true)
+        .tune(|tuning| tuning.clear_ahead(0));
     builder.spill_to("/var/tmp", Bytes::gib(1)).build().expect("a manager")
 }
 
@@ -188,7 +192,7 @@ fn content_that_is_cut_off_or_wrong_leaves_nothing_anywhere() {
         assert_eq!(engine.ledger.resident_bytes(), resident, "{base:?}, {wrong:?}");
         let after = manager.stats();
         let arrived =
-            |stats: &Snapshot| (stats.arrived_moved_bytes, stats.arrived_copied_bytes, stats.huge_arrived);
+            |stats: &Stats| (stats.arrived_moved_bytes, stats.arrived_copied_bytes, stats.huge_arrived);
         assert_eq!(arrived(&after), arrived(&before), "{base:?}, {wrong:?}");
         let region = destination.into_region().expect("prepared");
         let start = region.as_ptr().addr();
@@ -307,7 +311,8 @@ fn of_several_zones_a_frame_is_its_zones_also_while_it_is_filled() {
     for (base, wrong) in
         [(BasePage::M2, Wrong::Nothing), (BasePage::M2, Wrong::Content), (BasePage::K64, Wrong::Nothing)]
     {
-        let builder = Manager::builder().base_page(base).user_mode_only(true).clear_ahead(0);
+        let builder =
+            Manager::builder().base_page(base).user_mode_only(true).tune(|tuning| tuning.clear_ahead(0));
         let builder =
             builder.zone("one", Bytes::mib(64), Place::Local).zone("two", Bytes::mib(96), Place::Local);
         let manager = builder.build().expect("a manager");

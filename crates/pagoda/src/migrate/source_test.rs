@@ -182,7 +182,10 @@ fn a_page_written_after_it_was_freed_is_sent_wherever_the_rest_of_its_base_page_
         return;
     }
     const FREED: usize = 5;
-    let builder = Manager::builder().budget(Bytes::mib(24)).user_mode_only(true).fault_around(false);
+    let builder = Manager::builder()
+        .budget(Bytes::mib(24))
+        .user_mode_only(true)
+        .tune(|tuning| tuning.fault_around(false));
     let manager = builder.build().expect("a manager");
     let region = manager.region(Bytes::mib(4)).create().expect("a region");
     let write =
@@ -246,7 +249,7 @@ fn a_page_that_stays_swapped_out_is_read_once() {
     let manager = Manager::builder()
         .budget(Bytes::mib(24))
         .user_mode_only(true)
-        .fault_around(false)
+        .tune(|tuning| tuning.fault_around(false))
         .build()
         .expect("a manager");
     let mut region = manager.region(Bytes::mib(4)).create().expect("a region");

@@ -26,7 +26,7 @@ fn manager() -> Option<Manager> {
     }
     let builder = Manager::builder().budget(Bytes::mib(96)).base_page(BasePage::M2).user_mode_only(true);
     // The thread that does this elsewhere is the test's own here.
-    Some(builder.clear_ahead(0).build().expect("a manager"))
+    Some(builder.tune(|tuning| tuning.clear_ahead(0)).build().expect("a manager"))
 }
 
 fn region(manager: &Manager) -> Region {
@@ -66,7 +66,7 @@ fn page_out(manager: &Manager, region: &Region) {
 /// places that came as huge frames.
 fn streamed(places: usize) -> (Manager, Region, usize) {
     let builder = Manager::builder().budget(Bytes::mib(160)).user_mode_only(true);
-    let manager = builder.clear_ahead(0).build().expect("a manager");
+    let manager = builder.tune(|tuning| tuning.clear_ahead(0)).build().expect("a manager");
     let region = manager.region(Bytes::new((places * HUGE_FRAME) as u64)).create().expect("a region");
     write(&region, 0..places * PAGES);
     let came = huge_bytes(&region) / HUGE_FRAME;
@@ -158,7 +158,7 @@ fn huge_pages_that_the_kernel_collapsed_unseen_leave_whole() {
         return;
     }
     let builder = Manager::builder().budget(Bytes::mib(96)).user_mode_only(true);
-    let manager = builder.clear_ahead(0).build().expect("a manager");
+    let manager = builder.tune(|tuning| tuning.clear_ahead(0)).build().expect("a manager");
     let region = region(&manager);
     write(&region, 0..FRAMES * PAGES);
     until("all of it is out", || {
@@ -318,7 +318,8 @@ fn writers_that_never_stop_lose_nothing_while_frames_are_broken_and_joined() {
     break_and_join(&in_huge_frames);
     // The same where huge frames come ahead of a stream, and the kernel keeps pages small except
     // while some are collapsed.
-    let in_base_pages = Manager::builder().budget(Bytes::mib(96)).user_mode_only(true).clear_ahead(0);
+    let in_base_pages =
+        Manager::builder().budget(Bytes::mib(96)).user_mode_only(true).tune(|tuning| tuning.clear_ahead(0));
     break_and_join(&in_base_pages.build().expect("a manager"));
 }
 

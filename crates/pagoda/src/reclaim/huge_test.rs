@@ -39,7 +39,9 @@ fn of_a_frame_that_is_split_the_moved_part_is_evicted_and_the_rest_stays() {
     if skip_without_moves("frames that are taken apart") {
         return;
     }
-    let builder = || Manager::builder().base_page(BasePage::M2).user_mode_only(true).clear_ahead(0);
+    let builder = || {
+        Manager::builder().base_page(BasePage::M2).user_mode_only(true).tune(|tuning| tuning.clear_ahead(0))
+    };
     let zone = |builder: ManagerBuilder, name| builder.zone(name, Bytes::mib(32), Place::Local);
     for builder in [builder().budget(Bytes::mib(64)), ["one", "two"].into_iter().fold(builder(), zone)] {
         take_apart(&builder.build().expect("a manager"));
@@ -114,7 +116,7 @@ fn no_frame_leaves_while_an_event_waits() {
         return;
     }
     let builder = Manager::builder().budget(Bytes::mib(64)).base_page(BasePage::M2).user_mode_only(true);
-    let manager = builder.clear_ahead(0).build().expect("a manager");
+    let manager = builder.tune(|tuning| tuning.clear_ahead(0)).build().expect("a manager");
     let engine = &*manager.engine();
     // Beside others the kernel may have none at once.
     let mut region = None;

@@ -71,7 +71,11 @@ mod tests {
         if skip_without_moves("frames that go back") {
             return;
         }
-        let manager = Manager::builder().budget(Bytes::mib(16)).user_mode_only(true).clear_ahead(0).build();
+        let manager = Manager::builder()
+            .budget(Bytes::mib(16))
+            .user_mode_only(true)
+            .tune(|tuning| tuning.clear_ahead(0))
+            .build();
         let manager = manager.expect("a manager");
         let engine = manager.engine();
         // As much as one frame, one OS page of each.

@@ -12,6 +12,7 @@ use crate::error::other_process::OtherProcess;
 
 /// Why a region could not be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum RegionError {
     /// It has no length.
     #[error("a region has at least one byte")]

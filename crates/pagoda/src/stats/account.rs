@@ -18,6 +18,7 @@ use crate::store::Freed;
 /// The cost so far of releasing one owner's stored pages. Times are those of the monotonic clock,
 /// in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Released {
     /// Pages that were handed over to be freed.
     pub queued: u64,

@@ -93,11 +93,12 @@ macro_rules! counters {
         /// A copy of all counters, taken without a lock: each number is right, two of them may be a
         /// moment apart.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct Snapshot {
+#[non_exhaustive]
+        pub struct Stats {
             $($(#[doc = $doc])+ pub $name: u64,)+
         }
 
-        impl Snapshot {
+        impl Stats {
             /// Of every counter's value.
             #[must_use]
             pub fn of(mut value: impl FnMut(Counter) -> u64) -> Self {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use pagoda_core::time::latency;
 use pagoda_linux::io::shared_file::SharedWords;
 
-use super::counters::{COUNT, Counter, Snapshot};
+use super::counters::{COUNT, Counter, Stats};
 use super::fault_kind::FaultKind;
 use super::latencies::{LATENCY_WORDS, Latencies};
 
@@ -60,8 +60,8 @@ impl Counters {
     }
     /// Reads every counter once.
     #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
-        Snapshot::of(|counter| self.get(counter))
+    pub fn snapshot(&self) -> Stats {
+        Stats::of(|counter| self.get(counter))
     }
     /// One counter's value. In a tree, totals continue those of the members that had the place
     /// before.

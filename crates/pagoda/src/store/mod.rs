@@ -73,6 +73,7 @@ pub enum Put {
 
 /// Why a page could not be put, or nothing spilled. Nothing is lost: stored pages still are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PutError {
     /// Memory, file and remote store are at their limits, or the file system is full.
     #[error(
@@ -95,6 +96,7 @@ pub enum PutError {
 
 /// Why a page could not be fetched. There is no other copy: a caller that needs it must stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum GetError {
     /// The fetched bytes are not those of the page that was put, or nothing is stored by this
     /// handle.

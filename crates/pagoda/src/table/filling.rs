@@ -14,6 +14,7 @@ use crate::stats::counters::Counter;
 
 /// The current size of a first touch in a region, and its history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Fill {
     /// The most that a touch fills, aligned, where nothing is there. Less at a place of 2 MiB that
     /// was touched little, or sparsely.

@@ -94,7 +94,10 @@ fn a_touched_page_of_a_large_region_takes_one_os_page_of_table() {
         return;
     }
     // As it is if nothing is said, and one fault for each base page.
-    for builder in [Manager::builder(), Manager::builder().base_page(BasePage::K4).fault_around(false)] {
+    for builder in [
+        Manager::builder(),
+        Manager::builder().base_page(BasePage::K4).tune(|tuning| tuning.fault_around(false)),
+    ] {
         let manager = builder.budget(Bytes::mib(256)).user_mode_only(true).build().expect("a manager");
         let engine = manager.engine();
         // An array so large that the C library maps it afresh: 32 MiB is the most that it keeps.

@@ -155,7 +155,7 @@ mod tests {
         }
         let builder = Manager::builder().budget(Bytes::mib(256)).base_page(BasePage::M2).user_mode_only(true);
         let begin = Instant::now();
-        let manager = builder.clear_ahead(PERCENT).build().expect("a manager");
+        let manager = builder.tune(|tuning| tuning.clear_ahead(PERCENT)).build().expect("a manager");
         until("each of them is scheduled when a processor is idle", || {
             let policies = policies();
             !policies.is_empty() && policies.iter().all(|policy| policy == IDLE)

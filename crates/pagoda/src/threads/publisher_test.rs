@@ -17,7 +17,7 @@ fn a_walk_counts_the_states_of_a_region_a_part_at_a_time() {
         return;
     }
     let builder = Manager::builder().budget(Bytes::mib(64)).base_page(BasePage::K64).user_mode_only(true);
-    let manager = builder.fault_around(false).build().expect("a manager");
+    let manager = builder.tune(|tuning| tuning.fault_around(false)).build().expect("a manager");
     // The faulting thread runs on as soon as the page is there, perhaps before its entry shows it.
     // And a page that the kernel has only just collapsed may be busy. Both stay then.
     let page_out = |region: &Region, entries: usize| {

@@ -52,7 +52,7 @@ pub(crate) use library::LibraryFile;
 use member::publish_unlimited;
 use sums::Sums;
 
-use crate::stats::counters::{COUNT, Counter, Counters, Snapshot, Status};
+use crate::stats::counters::{COUNT, Counter, Counters, Stats, Status};
 use crate::stats::latencies::{LATENCY_WORDS, Latencies};
 
 /// Members that a tree has room for at a time: more than `ulimit -u` leaves most builds, and a look
@@ -276,7 +276,7 @@ impl Tree {
     }
 
     /// Every member, with dead ones that were not swept yet.
-    pub fn members(&self) -> impl Iterator<Item = (Identity, Snapshot)> {
+    pub fn members(&self) -> impl Iterator<Item = (Identity, Stats)> {
         let tree = *self;
         (0..tree.used()).filter_map(move |index| Some((tree.ready(index)?, tree.counters(index).snapshot())))
     }
@@ -334,7 +334,7 @@ impl Tree {
 
     /// The counters of the first member, the program that was asked for; `None` if it never joined.
     #[must_use]
-    pub fn first(&self) -> Option<Snapshot> {
+    pub fn first(&self) -> Option<Stats> {
         Some(self.counters(self.first_index()?).snapshot())
     }
 
@@ -353,7 +353,7 @@ impl Tree {
     /// All counters of the tree: totals summed up over all members that ever were, gauges over the
     /// present ones, the largest of peaks, and the rest by the first member.
     #[must_use]
-    pub fn totals(&self) -> Snapshot {
+    pub fn totals(&self) -> Stats {
         let mut sums = Sums::default();
         for index in 0..self.used() {
             let place = self.counters(index);

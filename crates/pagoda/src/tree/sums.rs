@@ -5,7 +5,7 @@
 
 use pagoda_core::size::Bytes;
 
-use crate::stats::counters::{COUNT, Counter, Kind, Snapshot, Status};
+use crate::stats::counters::{COUNT, Counter, Kind, Stats, Status};
 
 /// The sums of [`Tree::totals`](super::Tree::totals), place by place.
 pub(super) struct Sums {
@@ -38,13 +38,13 @@ impl Sums {
     /// never joined.
     pub(super) fn of_tree(
         self,
-        first: &Snapshot,
+        first: &Stats,
         budget: Bytes,
         base_page_bytes: u64,
         unmanaged_before: u64,
-    ) -> Snapshot {
+    ) -> Stats {
         let first = first.fields();
-        let mut totals = Snapshot::of(|counter| match counter {
+        let mut totals = Stats::of(|counter| match counter {
             Counter::BudgetBytes => budget.get(),
             Counter::BasePageBytes => base_page_bytes,
             own if own.kind() == Kind::Own => first[own as usize].1,

@@ -17,7 +17,7 @@ use super::{
     CLAIMS, HEADER_WORDS, Header, IDENTITIES, LATENCIES, MAGIC, MEMBERS_MAX, PLACE_WORDS, PLACES, READY,
     REGIONS, Sums, WORDS,
 };
-use crate::stats::counters::{COUNT, Counter, Snapshot};
+use crate::stats::counters::{COUNT, Counter, Stats};
 use crate::stats::latencies::{LATENCY_WORDS, Latencies};
 
 /// Why a file has nothing to show.
@@ -38,7 +38,7 @@ pub enum ViewError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
     /// All that [`Tree::totals`](super::Tree::totals) tells.
-    pub totals: Snapshot,
+    pub totals: Stats,
     /// How long the faults of all members that ever were took.
     pub latencies: Latencies,
     /// The claims of all members on the budget.
@@ -58,7 +58,7 @@ pub struct MemberView {
     /// Whether it is the program that was asked for.
     pub is_first: bool,
     /// Its counters.
-    pub counters: Snapshot,
+    pub counters: Stats,
     /// How long its faults took.
     pub latencies: Latencies,
 }
@@ -95,7 +95,7 @@ impl View {
         // Process numbers of other namespaces than ours say nothing here.
         let comparable = identity::namespaces().is_ok_and(|own| own == header(Header::Namespaces));
         let (mut sums, mut latencies) = (Sums::default(), Latencies::default());
-        let (mut members, mut first, mut claimed) = (Vec::new(), Snapshot::default(), 0u64);
+        let (mut members, mut first, mut claimed) = (Vec::new(), Stats::default(), 0u64);
         for index in 0..used {
             let place = &places[index * PLACE_WORDS..][..PLACE_WORDS];
             let word = head[IDENTITIES + index];
@@ -110,11 +110,11 @@ impl View {
             latencies.add(&of_member);
             let is_first = word != 0 && word == header(Header::First);
             if is_first {
-                first = Snapshot::of(value);
+                first = Stats::of(value);
             }
             if let Some(identity) = alive {
                 claimed = claimed.saturating_add(head[CLAIMS + index]);
-                let counters = Snapshot::of(value);
+                let counters = Stats::of(value);
                 members.push(MemberView { identity, is_first, counters, latencies: of_member });
             }
         }

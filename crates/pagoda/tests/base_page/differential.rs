@@ -155,7 +155,7 @@ fn any_operation_at_4_kib_has_the_same_effect_as_in_the_kernel() {
             let manager = Manager::builder().budget(Bytes::mib(64)).user_mode_only(true);
             let manager = manager.serve_in_thread(in_thread);
             let manager = base.into_iter().fold(manager, ManagerBuilder::base_page);
-            let manager = manager.fault_around(seed % 2 == 0).build().expect("manager");
+            let manager = manager.tune(|tuning| tuning.fault_around(seed % 2 == 0)).build().expect("manager");
             let random = &mut Random::new(seed, base.map_or(0, |base| base.bytes() as u64));
             // Some begin in the middle of a base page.
             let area = || Area::new(PAGES, seed as usize * 5 % 16).expect("memory");
@@ -241,7 +241,7 @@ fn any_operation_on_regions_of_all_base_pages_has_the_same_effect_as_in_the_kern
     let access = Access::begin().expect("signal handlers");
     for seed in runs(length(2, 4)) {
         let manager = Manager::builder().budget(Bytes::mib(64)).user_mode_only(true);
-        let manager = manager.fault_around(seed % 2 == 0).build().expect("manager");
+        let manager = manager.tune(|tuning| tuning.fault_around(seed % 2 == 0)).build().expect("manager");
         let random = &mut Random::new(seed, 1 << 23);
         // Some begin in the middle of a base page. The manager's own mappings come in huge frames.
         let mut all = BasePage::ALL.map(|base| {

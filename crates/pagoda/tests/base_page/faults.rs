@@ -11,7 +11,7 @@ const SMALL: [BasePage; 3] = [BasePage::K4, BasePage::K16, BasePage::K64];
 
 fn manager(base: BasePage, around: bool, budget: Bytes) -> Manager {
     let builder = Manager::builder().budget(budget).base_page(base).user_mode_only(true);
-    builder.fault_around(around).build().expect("manager")
+    builder.tune(|tuning| tuning.fault_around(around)).build().expect("manager")
 }
 
 /// The bytes of the table of so many entries, all of them used.

@@ -96,7 +96,8 @@ fn none_comes_without_fault_around_nor_to_a_reader_nor_to_a_sparse_stream() {
     if skip_without_moves("huge frames around faults") {
         return;
     }
-    let alone = builder(Bytes::mib(256)).fault_around(false).build().expect("a manager");
+    let alone =
+        builder(Bytes::mib(256)).tune(|tuning| tuning.fault_around(false)).build().expect("a manager");
     let around = builder(Bytes::mib(256)).build().expect("a manager");
     let mut alone = (region(&alone, 8), alone);
     write(&mut alone.0, 0..8 * PLACE_PAGES, 0);

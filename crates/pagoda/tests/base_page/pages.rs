@@ -1,7 +1,7 @@
 //! Shared by tests of base pages: pages that hold their number, and stats in which all pages that
 //! came in are counted.
 
-use pagoda::stats::counters::Snapshot;
+use pagoda::stats::counters::Stats;
 use pagoda::{Manager, Region};
 use pagoda_linux::testing::wait::until;
 
@@ -9,7 +9,7 @@ pub const PAGE_WORDS: usize = 512;
 
 /// The stats once so much is resident, and every fault is counted: a handler counts its pages after
 /// it woke the faulting thread.
-pub fn counted(manager: &Manager, resident_bytes: usize) -> Snapshot {
+pub fn counted(manager: &Manager, resident_bytes: usize) -> Stats {
     let mut stats = manager.stats();
     until("all pages that came in are counted", || {
         stats = manager.stats();

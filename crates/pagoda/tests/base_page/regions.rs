@@ -20,7 +20,10 @@ const BLOCK_PAGES: usize = 16;
 const MANAGERS: [Option<BasePage>; 3] = [None, Some(BasePage::K64), Some(BasePage::M2)];
 
 fn manager(base: Option<BasePage>, around: bool, budget: Bytes) -> Manager {
-    let builder = Manager::builder().budget(budget).user_mode_only(true).fault_around(around).clear_ahead(0);
+    let builder = Manager::builder()
+        .budget(budget)
+        .user_mode_only(true)
+        .tune(|tuning| tuning.fault_around(around).clear_ahead(0));
     base.into_iter().fold(builder, pagoda::ManagerBuilder::base_page).build().expect("manager")
 }
 
@@ -109,7 +112,10 @@ fn a_sparse_region_that_was_out_comes_back_as_small_as_it_was() {
     let blocks = 512;
     for base in [BasePage::K4, BasePage::K16] {
         for in_file in [false, true] {
-            let builder = Manager::builder().budget(Bytes::mib(64)).user_mode_only(true).clear_ahead(0);
+            let builder = Manager::builder()
+                .budget(Bytes::mib(64))
+                .user_mode_only(true)
+                .tune(|tuning| tuning.clear_ahead(0));
             let builder = if in_file { builder.spill_to("/var/tmp", Bytes::mib(256)) } else { builder };
             let manager = builder.build().expect("manager");
             let mut region = region(&manager, base, blocks * (64 << 10));
@@ -199,7 +205,7 @@ fn a_base_page_that_the_manager_can_not_have_is_refused_and_says_why() {
 }
 
 fn of_two_zones() -> Manager {
-    let builder = Manager::builder().user_mode_only(true).clear_ahead(0);
+    let builder = Manager::builder().user_mode_only(true).tune(|tuning| tuning.clear_ahead(0));
     let builder = builder.zone("one", Bytes::mib(64), Place::Local).zone("two", Bytes::mib(64), Place::Local);
     builder.build().expect("manager")
 }

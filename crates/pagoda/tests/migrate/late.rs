@@ -124,7 +124,12 @@ fn zeroes_that_were_never_data_are_not_waited_for_and_those_that_became_so_are_z
     }
     for zero in ZeroPolicy::ALL {
         // Pages that come with another's fault are there as zeroes, too, and would be sent.
-        let builder = || Manager::builder().budget(Bytes::mib(64)).user_mode_only(true).fault_around(false);
+        let builder = || {
+            Manager::builder()
+                .budget(Bytes::mib(64))
+                .user_mode_only(true)
+                .tune(|tuning| tuning.fault_around(false))
+        };
         let [from, to] = [(); 2].map(|()| builder().build().expect("a manager"));
         let region = from.region(REGION).create().expect("a region");
         // Pages 0..64 become data, 64..128 are resident zeroes, 128..192 are zero, then data, then

@@ -56,7 +56,12 @@ fn a_page_that_was_received_as_zero_is_answered_with_zero_without_a_write_and_wi
     }
     for zero in ZeroPolicy::ALL {
         // Pages that come with another's fault are there as zeroes, too.
-        let builder = || Manager::builder().budget(Bytes::mib(64)).user_mode_only(true).fault_around(false);
+        let builder = || {
+            Manager::builder()
+                .budget(Bytes::mib(64))
+                .user_mode_only(true)
+                .tune(|tuning| tuning.fault_around(false))
+        };
         let [from, to] = [(); 2].map(|()| builder().build().expect("a manager"));
         let region = from.region(Bytes::mib(6)).create().expect("a region");
         ZEROES.for_each(|page| region.write_words(page * PAGE, &[0; PAGE]).expect("written"));

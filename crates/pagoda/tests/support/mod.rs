@@ -3,7 +3,7 @@
 
 pub mod huge;
 
-use pagoda::stats::counters::Snapshot;
+use pagoda::stats::counters::Stats;
 use pagoda::{Manager, Region};
 use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::wait::until;
@@ -12,7 +12,7 @@ pub const PAGE: usize = 4096;
 
 /// The stats once every finished fault is counted, and its pages can be evicted: a faulting thread
 /// runs on as soon as its page is there, while a handler still has the entry, and counts.
-pub fn settled(manager: &Manager) -> Snapshot {
+pub fn settled(manager: &Manager) -> Stats {
     let mut stats = manager.stats();
     until("all faults are served and counted", || {
         stats = manager.stats();

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use pagoda::stats::counters::Snapshot;
+use pagoda::stats::counters::Stats;
 use pagoda::{AdoptedRegion, BasePage, Manager};
 use pagoda_core::size::Bytes;
 use pagoda_linux::mem::plain_memory::{Pages, PlainMemory};
@@ -53,7 +53,7 @@ impl Manner {
         let builder = Manager::builder().budget(budget).serve_in_thread(self.in_thread);
         let builder = self.base.into_iter().fold(builder, |builder, base| builder.base_page(base));
         // Frames that are made ready ahead are the manager's, not the buffer's; `bench clear` measures them.
-        let builder = builder.fault_around(self.fault_around).clear_ahead(0);
+        let builder = builder.tune(|tuning| tuning.fault_around(self.fault_around).clear_ahead(0));
         builder.user_mode_only(true).build().context("starting Pagoda")
     }
 }
@@ -75,7 +75,7 @@ struct Managed {
     // Dropped first: a region needs its manager.
     _region: AdoptedRegion,
     manager: Manager,
-    before: Snapshot,
+    before: Stats,
 }
 
 /// The buffer. Its mapping goes before whoever manages it: nothing has to be brought back.
@@ -141,7 +141,7 @@ impl Buffer {
             Some(Managed { manager, before, .. }) => {
                 let now = manager.stats();
                 let elsewhere =
-                    |stats: &Snapshot| stats.staged_bytes + stats.ready_bytes + stats.store_memory_bytes;
+                    |stats: &Stats| stats.staged_bytes + stats.ready_bytes + stats.store_memory_bytes;
                 Held {
                     resident: present + elsewhere(&now).saturating_sub(elsewhere(before)),
                     faults: now.faults - before.faults,

@@ -100,8 +100,10 @@ impl Side {
     fn new(is_ready: bool, in_thread: bool) -> anyhow::Result<Self> {
         // What is filled in parts comes from the kernel.
         let builder = Manager::builder().budget(BUDGET).base_page(BasePage::K64).user_mode_only(true);
-        let builder = builder.fault_around(false);
-        let builder = builder.clear_ahead(if is_ready { 100 } else { 0 }).serve_in_thread(in_thread);
+        let builder = builder.tune(|tuning| tuning.fault_around(false));
+        let builder = builder
+            .tune(|tuning| tuning.clear_ahead(if is_ready { 100 } else { 0 }))
+            .serve_in_thread(in_thread);
         let manager = builder.build().context("starting Pagoda")?;
         Ok(Self { manager, is_ready, samples: Samples::default(), contiguous_percent: None })
     }

@@ -11,7 +11,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use pagoda::stats::counters::Snapshot;
+use pagoda::stats::counters::Stats;
 use pagoda::{BasePage, Manager, Region};
 use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
 use pagoda_core::size::Bytes;
@@ -148,14 +148,16 @@ fn kernel(huge: bool, times: &mut Times, content: &[u8]) -> anyhow::Result<()> {
 struct Side {
     manager: Manager,
     clears_ahead: bool,
-    before: Snapshot,
+    before: Stats,
     times: Times,
 }
 
 impl Side {
     fn new(clears_ahead: bool, in_thread: bool) -> anyhow::Result<Self> {
         let builder = Manager::builder().budget(BUDGET).base_page(BasePage::M2).user_mode_only(true);
-        let builder = builder.clear_ahead(if clears_ahead { 100 } else { 0 }).serve_in_thread(in_thread);
+        let builder = builder
+            .tune(|tuning| tuning.clear_ahead(if clears_ahead { 100 } else { 0 }))
+            .serve_in_thread(in_thread);
         let manager = builder.build().context("starting Pagoda")?;
         Ok(Self { before: manager.stats(), manager, clears_ahead, times: Times::default() })
     }
@@ -292,7 +294,7 @@ pub fn measure(setup: &Setup, cancel: &Cancel) -> anyhow::Result<(Fault, Prezero
 /// Waits until as many frames are ready as are kept, which the last region left.
 fn await_ready(manager: &Manager) -> anyhow::Result<()> {
     let begin = Instant::now();
-    let used = |stats: &Snapshot| stats.cleared_ahead_bytes;
+    let used = |stats: &Stats| stats.cleared_ahead_bytes;
     let mut cleared = used(&manager.stats());
     while begin.elapsed() < AHEAD_MOST {
         std::thread::sleep(Duration::from_millis(20));

@@ -180,7 +180,7 @@ impl Bench {
         let budget = Bytes::new(memory.get() * 3 / 2).max(Bytes::mib(128));
         let builder = Manager::builder().budget(budget).base_page(base);
         // In OS pages, for memory of which most is untouched, nothing comes that nobody touched.
-        Ok(builder.fault_around(base != BasePage::K4).user_mode_only(true).build()?)
+        Ok(builder.tune(|tuning| tuning.fault_around(base != BasePage::K4)).user_mode_only(true).build()?)
     }
 
     /// A round of each of `kinds` in turn, another one first each time; the outcomes of those that count.

@@ -110,7 +110,7 @@ impl Trial {
             .budget(budget)
             .base_page(self.base)
             .user_mode_only(true)
-            .release(policy)
+            .tune(|tuning| tuning.release(policy))
             .build()?;
         let pages = Pages::new(1, RATIO);
         let mut regions = Vec::new();

@@ -39,7 +39,7 @@ pub(super) fn run(policy: ZonePolicy, passes: u32) -> anyhow::Result<Option<Outc
     if !pagoda::userfaultfd_allows_managers() {
         return Ok(None);
     }
-    let builder = Manager::builder().user_mode_only(true).zone_policy(policy);
+    let builder = Manager::builder().user_mode_only(true).tune(|tuning| tuning.zone_policy(policy));
     let builder =
         ZONES.iter().fold(builder, |builder, (name, bytes)| builder.zone(name, *bytes, Place::Local));
     let manager = builder.build()?;

@@ -287,7 +287,7 @@ fn sides(turn: usize, with_kernel: bool) -> Vec<Option<ZonePolicy>> {
 
 fn manager(plan: &Plan, policy: ZonePolicy) -> anyhow::Result<Manager> {
     let [small, large] = plan.zones;
-    let builder = Manager::builder().user_mode_only(true).zone_policy(policy);
+    let builder = Manager::builder().user_mode_only(true).tune(|tuning| tuning.zone_policy(policy));
     // As it is with the published ones, the larger one is asked first.
     Ok(builder.zone("large", large, Place::Local).zone("small", small, Place::Local).build()?)
 }
@@ -418,7 +418,7 @@ struct Worker<'a> {
 impl Worker<'_> {
     /// Through a stretch of its own, as long as the others'. How many bytes that were.
     fn go_up(&self, writes: bool) -> anyhow::Result<usize> {
-        let blocks = self.region.len() as usize / BLOCK_BYTES;
+        let blocks = self.region.len() / BLOCK_BYTES;
         let at = |thread: usize| thread * blocks / self.threads;
         let stretch = at(self.thread)..at(self.thread + 1);
         let bytes = stretch.len() * BLOCK_BYTES;
@@ -429,7 +429,7 @@ impl Worker<'_> {
         let mut block = vec![0; BLOCK_BYTES];
         for number in stretch {
             self.content.write(number * (BLOCK_BYTES / PAGE_BYTES), &mut block);
-            self.region.write_at((number * BLOCK_BYTES) as u64, &block)?;
+            self.region.write_at(number * BLOCK_BYTES, &block)?;
         }
         Ok(bytes)
     }
@@ -437,7 +437,7 @@ impl Worker<'_> {
     fn read(&self, blocks: std::ops::Range<usize>) -> anyhow::Result<()> {
         let mut block = vec![0; BLOCK_BYTES];
         for number in blocks {
-            self.region.read_at((number * BLOCK_BYTES) as u64, &mut block)?;
+            self.region.read_at(number * BLOCK_BYTES, &mut block)?;
             self.content.check(number * (BLOCK_BYTES / PAGE_BYTES), &block)?;
         }
         Ok(())
@@ -451,7 +451,7 @@ impl Worker<'_> {
         let mut found = [0; PAGE_BYTES];
         for _ in 0..touches {
             let page = random.below(own) as usize * self.threads + self.thread;
-            let offset = (page * PAGE_BYTES) as u64;
+            let offset = page * PAGE_BYTES;
             if writes {
                 self.content.write(page, &mut found);
                 self.region.write_at(offset, &found)?;

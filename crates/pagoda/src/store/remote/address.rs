@@ -23,6 +23,7 @@ pub struct RemoteAddress {
 
 /// Why a text is no such address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum AddressError {
     /// It does not begin with `redis://`.
     #[error("a remote store is named like redis://127.0.0.1:6379")]

@@ -14,6 +14,7 @@ use super::links::Links;
 
 /// Why a remote store can't be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum RemoteOpenError {
     /// It could not be reached, or did not answer.
     #[error("the remote store can't be used: {0}; check its address, password and that it is running")]

@@ -16,6 +16,7 @@ use super::RemoteAddress;
 
 /// How a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum RemoteError {
     /// The server's memory, or the limit of this store there, is full.
     #[error("the remote store is full")]

@@ -39,7 +39,7 @@ Keys of the JSON; rates, times and ratios, each of one pair, are medians of the 
   compressed.setting.pagoda_anonymous_bytes_peak  the most that the process under Pagoda was seen with
   compressed.setting.pagoda_after_burst_ms  from the end of a burst of all the data until the process, at rest, is within the budget
                               and 16 MiB again
-  compressed.setting.pagoda_stats  what `pagoda run --stats` wrote of the last run; the library's pagoda::stats::counters::Snapshot says what
+  compressed.setting.pagoda_stats  what `pagoda run --stats` wrote of the last run; the library's pagoda::stats::counters::Stats says what
                               its counters are
   compressed.setting.pagoda_reason, compressed.setting.in_thread_reason, compressed.setting.kernel_reason  why a side failed; missing
                               if it did not

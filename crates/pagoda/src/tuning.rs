@@ -1,0 +1,103 @@
+//! The choices of policy that a library's manager has for comparisons.
+//!
+//! A program needs none of them: the benches show what each is worth. This module must never have a
+//! choice that changes what memory holds.
+
+use pagoda_core::clear::Order as ClearOrder;
+use pagoda_core::release::ReleasePolicy;
+use pagoda_core::zone::ZonePolicy;
+
+use crate::assemble::Policies;
+use crate::config::Config;
+
+/// Choices of policy; see [`ManagerBuilder::tune`](crate::ManagerBuilder::tune).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    zone_policy: ZonePolicy,
+    io_uring: bool,
+    fault_around: bool,
+    release: ReleasePolicy,
+    clear_order: Option<ClearOrder>,
+    clear_ahead_percent: u32,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        let (config, policies) = (Config::library(), Policies::default());
+        Self {
+            zone_policy: config.zone_policy,
+            io_uring: config.io_uring,
+            fault_around: true,
+            release: policies.release,
+            clear_order: policies.clearing.order,
+            clear_ahead_percent: policies.clearing.ahead_percent,
+        }
+    }
+}
+
+impl Tuning {
+    /// How zones share allocations: by [`ZonePolicy::Fair`] if it is not said.
+    #[must_use]
+    pub fn zone_policy(mut self, policy: ZonePolicy) -> Self {
+        self.zone_policy = policy;
+        self
+    }
+    /// Whether several requests to the spill file may be in flight at once, by io_uring: yes, if it
+    /// is not said, where the kernel allows it and the thread that builds the manager has no system
+    /// call filter. From the first thread on that is found to have one, it is not used any more.
+    /// **Say no if the program puts a filter over all of its threads later**
+    /// (`SECCOMP_FILTER_FLAG_TSYNC`) that ends it for `io_uring_enter`: between the question and
+    /// the call it can't be seen.
+    #[must_use]
+    pub fn io_uring(mut self, yes: bool) -> Self {
+        self.io_uring = yes;
+        self
+    }
+    /// Whether a sequential first touch fills up to 2 MiB with one fault; yes by default. The fill
+    /// doubles with each fault of a stream, and is one base page after any other. It never goes
+    /// beyond a region or onto a filled page, and nothing is filled ahead when less than 8 MiB are
+    /// left above the high watermark. A stream that ends leaves at most as much filled and
+    /// untouched as it was long, and 6 MiB, and an eighth of its writes beyond 64 MiB; 18 MiB at
+    /// most. With a base page of 64 KiB a stream of writes gets aligned places of 2 MiB, each as
+    /// one huge frame: three with one fault, after each that it wrote in base pages, and up to
+    /// eight beyond 64 MiB. It does not matter with a base page of 2 MiB.
+    #[must_use]
+    pub fn fault_around(mut self, yes: bool) -> Self {
+        self.fault_around = yes;
+        self
+    }
+    /// How the stored pages of a closed region are released; by default
+    /// [`ReleasePolicy::Background`].
+    #[must_use]
+    pub fn release(mut self, policy: ReleasePolicy) -> Self {
+        self.release = policy;
+        self
+    }
+    /// The order in which a huge frame that was used before is cleared within a fault. If it is not
+    /// said the one that suits is chosen: [`ClearOrder::Streaming`], unless clearing into the cache
+    /// turns out to be quicker here. Base frames that
+    /// were used go by it, too, and upwards if it is not said.
+    #[must_use]
+    pub fn clear_order(mut self, order: ClearOrder) -> Self {
+        self.clear_order = Some(order);
+        self
+    }
+    /// The share of one processor for clearing frames ahead of faults, and as much again for
+    /// collapsing base pages to huge frames, in percent: 10 by default, 0 for neither. Each zone
+    /// keeps at most an eighth of it and 64 MiB ready in huge frames, a sixty-fourth and 16 MiB in
+    /// base frames, and nothing before the first fault that asked for one. Base frames make the
+    /// first touches of a program's only running thread shorter, and those beside other running
+    /// threads longer.
+    #[must_use]
+    pub fn clear_ahead(mut self, percent: u32) -> Self {
+        self.clear_ahead_percent = percent.min(100);
+        self
+    }
+
+    pub(crate) fn apply(self, config: &mut Config, policies: &mut Policies) {
+        (config.zone_policy, config.io_uring) = (self.zone_policy, self.io_uring);
+        (policies.fault_around, policies.release) = (self.fault_around, self.release);
+        policies.clearing.order = self.clear_order;
+        policies.clearing.ahead_percent = self.clear_ahead_percent;
+    }
+}
