@@ -89,12 +89,13 @@
 //!
 //! # For readers of the code
 //! `docs/ARCHITECTURE.md` in the repository tells the life of a page with the module for each step.
-//! Whole programs are managed by the same engine: [`process::ProcessEngine`] is what the preload
-//! library of `pagoda run` starts.
+//! Whole programs are managed by the same engine, which the preload library of `pagoda run` starts.
 #![forbid(unsafe_code)]
 
-pub use crate::error::other_process::OtherProcess;
+pub use error::other_process::OtherProcess;
+pub use error::{StartError, StopReason};
 pub use file::{FileError, FileRegion, FileRegionBuilder, FileStats, MapFileError};
+pub use frames::zones::{Place, ResizeError, ZoneStats};
 pub use manager::{Manager, ManagerBuilder, userfaultfd_allows_managers};
 pub use pagoda_core::clear::Order as ClearOrder;
 pub use pagoda_core::fault::density::Use as Purpose;
@@ -107,31 +108,47 @@ pub use region::{
     Access, AccessError, AdoptedRegion, ForeignMemory, Managed, PageOutError, PinError, Pinned, Region,
     RegionBuilder, RegionError, Usage,
 };
+pub use stats::account::{Account, Released};
 pub use stats::counters::Stats;
+pub use store::{AddressError, RemoteAddress};
+pub use table::filling::Fill;
 pub use tuning::Tuning;
 
 mod assemble;
 mod clear;
-pub mod config;
 mod crypto;
 mod engine;
 pub mod error;
 mod fault;
-pub mod file;
 mod fork;
-pub mod frames;
-pub mod manager;
 mod mapping;
 #[cfg(feature = "migrate")]
 pub mod migrate;
-pub mod process;
 mod reclaim;
-pub mod region;
 mod release;
-pub mod state;
-pub mod stats;
-pub mod store;
 mod table;
 mod threads;
-pub mod tree;
 mod tuning;
+
+// Modules that the command, the preload library and the benches share with the engine, and that
+// promise nothing to other users. All that a library's user needs of them is named above.
+#[doc(hidden)]
+pub mod config;
+#[doc(hidden)]
+pub mod file;
+#[doc(hidden)]
+pub mod frames;
+#[doc(hidden)]
+pub mod manager;
+#[doc(hidden)]
+pub mod process;
+#[doc(hidden)]
+pub mod region;
+#[doc(hidden)]
+pub mod state;
+#[doc(hidden)]
+pub mod stats;
+#[doc(hidden)]
+pub mod store;
+#[doc(hidden)]
+pub mod tree;
