@@ -247,6 +247,7 @@ fn store_error(error: &OpenError) -> StartError {
             StartError::RemoteStore(Errno(source.raw_errno()))
         }
         OpenError::Remote(RemoteOpenError::Limit { .. }) => StartError::RemoteStore(Errno(27)),
+        OpenError::Remote(RemoteOpenError::LeftOut) => StartError::RemoteStore(Errno(95)),
         OpenError::Remote(RemoteOpenError::Evicts | RemoteOpenError::ClusterDatabase) => {
             StartError::RemoteStoreUnfit
         }

@@ -20,7 +20,6 @@ use crate::frames::zones::{Place, ResizeError, ZoneConfig, ZoneStats};
 use crate::reclaim::passing::{Exhausted, OnExhausted};
 use crate::region::{AdoptedRegion, ForeignMemory, RegionBuilder, RegionError};
 use crate::stats::counters::{Counters, Stats};
-use crate::store::RemoteAddress;
 use crate::threads::sigbus::InThread;
 use crate::tree::LibraryFile;
 use crate::tuning::Tuning;
@@ -86,8 +85,9 @@ impl ManagerBuilder {
     ///
     /// A page that only the server has ends the process if it can't be fetched within 10 s, is
     /// lost, or comes back different.
+    #[cfg(feature = "redis")]
     #[must_use]
-    pub fn remote_store(mut self, address: RemoteAddress, limit: Bytes) -> Self {
+    pub fn remote_store(mut self, address: crate::RemoteAddress, limit: Bytes) -> Self {
         self.config.remote = Some(address);
         self.config.remote_limit = limit;
         self

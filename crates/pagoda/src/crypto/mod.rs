@@ -7,4 +7,5 @@
 
 pub(crate) mod digest;
 pub(crate) mod file_cipher;
+#[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "nothing leaves the machine"))]
 pub(crate) mod sealing;

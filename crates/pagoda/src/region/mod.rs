@@ -14,7 +14,6 @@ mod pinned;
 mod presence;
 
 use std::ops::Deref;
-use std::sync::Arc;
 
 use pagoda_core::page::OS_PAGE;
 use pagoda_linux::mem::range::PageRange;
@@ -22,6 +21,8 @@ use pagoda_linux::mem::region_memory::RegionMemory;
 
 use crate::error::other_process::OtherProcess;
 
+#[cfg(feature = "migrate")]
+use std::sync::Arc;
 #[cfg(feature = "migrate")]
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -36,6 +36,7 @@ mod readahead;
 mod recompress;
 mod refault;
 mod release;
+#[cfg_attr(not(feature = "redis"), path = "remote_none.rs")]
 mod remote;
 mod rewrite;
 mod scratch;

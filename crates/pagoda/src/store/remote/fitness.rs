@@ -6,36 +6,10 @@
 
 use std::net::SocketAddr;
 
-use pagoda_core::size::Bytes;
 use redis::Value;
 
-use super::link::RemoteError;
+use super::error::{RemoteError, RemoteOpenError};
 use super::links::Links;
-
-/// Why a remote store can't be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RemoteOpenError {
-    /// It could not be reached, or did not answer.
-    #[error("the remote store can't be used: {0}; check its address, password and that it is running")]
-    Unusable(#[from] RemoteError),
-    /// It throws content away when its memory is short. Of a cluster, one of the nodes does.
-    #[error(
-        "the remote store evicts what is stored there when its memory is short; set its maxmemory-policy to noeviction"
-    )]
-    Evicts,
-    /// It is a cluster, and a database was named.
-    #[error("the remote store is a cluster, which has no database but 0; name none")]
-    ClusterDatabase,
-    /// Less room there than one batch takes.
-    #[error("a remote store needs a limit of {least} at least, not {limit}; raise it")]
-    Limit {
-        /// What was asked for.
-        limit: Bytes,
-        /// What it needs.
-        least: Bytes,
-    },
-}
 
 /// Whether a server is one of a cluster, if it keeps what it is given. Its policy may still be
 /// changed under way; what is missing then is an error.

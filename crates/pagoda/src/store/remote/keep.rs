@@ -10,8 +10,8 @@ use std::time::Duration;
 use pagoda_linux::process::thread::{now_ns, ran_ns};
 
 use super::super::TieredStore;
+use super::error::RemoteError;
 use super::fitness::check_server;
-use super::link::RemoteError;
 use super::links::{Links, Outcome, Part};
 use super::routes::{Routes, SHARDS};
 use super::{Names, PAUSE_LEAST_NS, REQUEST_NS, RemoteAddress, RemoteOpenError, RemoteTier, shard_of};

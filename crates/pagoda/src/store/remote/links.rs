@@ -12,7 +12,8 @@ use std::net::SocketAddr;
 use pagoda_linux::process::thread::{ran_ns, sleep_us};
 use redis::{Cmd, Value};
 
-use super::link::{Link, RemoteError, SMALL_ANSWER, packed};
+use super::error::RemoteError;
+use super::link::{Link, SMALL_ANSWER, packed};
 use super::routes::{NODES_MOST, Routes, Turn};
 use super::{REQUEST_NS, RETRY_US, RemoteAddress};
 

@@ -19,6 +19,7 @@
 //! statement here about the server holds for each node and its hashes (`routes`, `links`).
 
 mod address;
+mod error;
 mod fitness;
 mod keep;
 mod link;
@@ -47,9 +48,8 @@ use crate::crypto::sealing::{Sealer, TAG, Version};
 use crate::store::remote::routes::SHARDS;
 
 pub use address::{AddressError, RemoteAddress};
-pub use fitness::RemoteOpenError;
+pub use error::{RemoteError, RemoteOpenError};
 pub use keep::forget;
-pub use link::RemoteError;
 
 /// How long one request may take, connecting included: a MiB over a slow line, and a server that
 /// forks or rewrites a file.

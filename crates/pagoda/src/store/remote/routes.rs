@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use pagoda_linux::process::lock::Lock;
 use redis::Value;
 
-use super::link::RemoteError;
+use super::error::RemoteError;
 
 /// Hashes that one owner's content is spread over: each is deleted at one go when its owner is
 /// gone. In a cluster each is at one node.
