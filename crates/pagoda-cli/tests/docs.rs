@@ -209,7 +209,7 @@ fn commands(name: &str) -> Vec<String> {
         let command = line.trim_start_matches("$ ");
         let command = command.strip_prefix("cargo build --release && ").unwrap_or(command);
         match command.split_once("--example ") {
-            Some((cargo, example)) if cargo.starts_with("cargo run --release -p pagoda ") => {
+            Some((cargo, example)) if cargo.starts_with("cargo run --release -p pagoda-vm ") => {
                 let example = example.split(' ').next().unwrap_or_default();
                 let runs = format!("runs_and_says(\"{example}\"");
                 let tests = page("../crates/pagoda/tests/examples.rs");

@@ -1,7 +1,7 @@
 //! Taking memory that the program mapped itself under management, and getting it back.
 //!
-//! Run it with `cargo run --release -p pagoda --example adopt`. It fills a mapping of 256 MiB, has
-//! a manager with a budget of 64 MiB adopt it, waits until the manager is within its budget,
+//! Run it with `cargo run --release -p pagoda-vm --example adopt`. It fills a mapping of 256 MiB,
+//! has a manager with a budget of 64 MiB adopt it, waits until the manager is within its budget,
 //! changes a word of every page through the mapping's own address, and ends the management, after
 //! which everything is in the mapping again.
 //!

@@ -1,9 +1,9 @@
 //! A region moves from one process to another while it is written without a pause.
 //!
-//! Run it with `cargo run --release -p pagoda --example migrate`. It starts itself once more as the
-//! destination. The source writes records of its region at random, so that each round leaves some;
-//! when few enough are left its writer is stopped, and the destination looks whether every record
-//! is the one that was written last.
+//! Run it with `cargo run --release -p pagoda-vm --example migrate`. It starts itself once more as
+//! the destination. The source writes records of its region at random, so that each round leaves
+//! some; when few enough are left its writer is stopped, and the destination looks whether every
+//! record is the one that was written last.
 
 mod pair;
 

@@ -1,9 +1,9 @@
 //! A region moves to another process, which uses it before it has arrived.
 //!
-//! Run it with `cargo run --release -p pagoda --example post_copy`. It starts itself once more as
-//! the destination. The source fills its region and is stopped; the destination runs at once, and a
-//! thread that touches a record that is not there yet waits for that record alone, while all others
-//! follow in the background.
+//! Run it with `cargo run --release -p pagoda-vm --example post_copy`. It starts itself once more
+//! as the destination. The source fills its region and is stopped; the destination runs at once,
+//! and a thread that touches a record that is not there yet waits for that record alone, while all
+//! others follow in the background.
 
 mod pair;
 

@@ -1,6 +1,6 @@
 //! A buffer of 256 MiB in 64 MiB of memory.
 //!
-//! Run it with `cargo run --release -p pagoda --example region`. It writes and reads the buffer
+//! Run it with `cargo run --release -p pagoda-vm --example region`. It writes and reads the buffer
 //! twice over and checks every word, then shows what that took. What does not fit is compressed;
 //! what does not fit compressed goes to an unlinked file in `/var/tmp`.
 

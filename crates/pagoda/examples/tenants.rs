@@ -1,6 +1,6 @@
 //! Two tenants in one process, each with a budget, a base page and a store of its own.
 //!
-//! Run it with `cargo run --release -p pagoda --example tenants`. The first tenant has twice its
+//! Run it with `cargo run --release -p pagoda-vm --example tenants`. The first tenant has twice its
 //! budget to work on and the second eight times. Neither takes anything from the other: what one
 //! stores or waits for is its own affair.
 

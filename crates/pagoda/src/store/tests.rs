@@ -390,7 +390,8 @@ fn a_page_packed_as_a_whole_goes_and_comes_unchanged() {
     }
 }
 
-/// Figures, not a check: `cargo test --release -p pagoda store_figures -- --ignored --nocapture`.
+/// Figures, not a check:
+/// `cargo test --release -p pagoda-vm store_figures -- --ignored --nocapture`.
 #[test]
 #[ignore = "prints timings"]
 fn store_figures() {
