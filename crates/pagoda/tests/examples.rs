@@ -15,6 +15,11 @@ fn a_mapping_is_adopted_and_given_back() {
 }
 
 #[test]
+fn hazards_of_a_host_do_no_harm() {
+    runs_and_says("hazards", "no word was wrong");
+}
+
+#[test]
 fn tenants_have_budgets_of_their_own() {
     runs_and_says("tenants", "small   budget   32 MiB, base page 16 KiB: 256 MiB of data");
 }
