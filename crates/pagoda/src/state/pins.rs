@@ -32,17 +32,16 @@ pub enum Pinner {
     Region(u32),
 }
 
-/// The bit of a [`Pinner::Region`]: no address of a program has it.
-const OF_REGION: usize = 1 << (usize::BITS - 1);
+/// The bit of a [`Pinner::Region`]: a mutex, in which there is a futex, is at a multiple of 4.
+const OF_REGION: usize = 2;
 
 impl Pinner {
-    /// As a word that is not 0 or 1: the low bit tells the kinds apart (a mutex has an even
-    /// address).
+    /// As a word that is not 0 or 1: the two low bits tell the kinds apart.
     fn word(self) -> usize {
         match self {
             Self::Thread(id) => (id as usize) << 1 | 1,
             Self::Mutex(address) => address,
-            Self::Region(number) => OF_REGION | (number as usize) << 1,
+            Self::Region(number) => (number as usize) << 2 | OF_REGION,
         }
     }
 }
