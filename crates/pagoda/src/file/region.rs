@@ -8,7 +8,7 @@
 mod address_test;
 
 use std::ops::Range;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -69,6 +69,8 @@ pub(super) struct Inner {
     /// How writes by address are seen, and the last look for them. Of the helper that looks after
     /// the file, with others of these taken within.
     tracking: Mutex<Option<(Option<Tracker>, Instant)>>,
+    /// A helper has read ahead since the file was looked after: writing back waits for a pause.
+    has_worked: AtomicBool,
     /// Working memory, at most of as many threads as were here at once. Held around nothing else.
     works: Mutex<Vec<Work>>,
 }
@@ -99,6 +101,7 @@ impl Inner {
             syncing: Mutex::new(()),
             looking,
             tracking: Mutex::new(None),
+            has_worked: AtomicBool::new(true),
             works: Mutex::new(Vec::new()),
         }
     }
@@ -246,6 +249,7 @@ impl Member for Inner {
     }
 
     fn work(&self, scratch: &mut Scratch) {
+        self.has_worked.store(true, Ordering::Relaxed);
         if let Some(part) = self.file.orders.next() {
             self.engine().read_part(&self.file, self.range, &part, scratch);
         }
@@ -256,6 +260,7 @@ impl Member for Inner {
     fn look_after(&self) {
         let mut tracking = locked(&self.tracking);
         let (tracker, looked) = tracking.get_or_insert_with(|| (Tracker::new(self), Instant::now()));
+        let is_idle = !self.has_worked.swap(false, Ordering::Relaxed) && !self.has_work();
         // The next call returns the trouble.
         let _ = self.look();
         if let Some(tracker) = tracker
@@ -264,7 +269,7 @@ impl Member for Inner {
             self.note_written_by_address(tracker);
             self.write_back_in_background();
             *looked = Instant::now();
-        } else if !self.has_work() {
+        } else if is_idle {
             self.write_back_in_background();
         }
     }
