@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use pagoda::frames::zones::{ZoneConfig, ZoneStats, age_ratio};
 use pagoda::stats::counters::{Stats, Status};
+use pagoda_core::budget::thrashing::advice;
 use pagoda_core::size::Bytes;
 
 use crate::run::supervise::{End, Ended};
@@ -51,6 +52,7 @@ pub fn render(summary: &Summary) -> String {
     table.line(format_args!("pagoda: {}, {end}, {:.2} s", summary.program, summary.wall.as_secs_f64()));
     memory(&mut table, summary);
     faults_and_evictions(&mut table, &summary.counters);
+    thrashing(&mut table, summary);
     store(&mut table, summary);
     zones(&mut table, summary);
     table.row("own", bytes(summary.counters.own_bytes), format_args!("Pagoda's tables, stacks and heap"));
@@ -100,6 +102,19 @@ fn faults_and_evictions(table: &mut Table, counters: &Stats) {
     table.count("evictions", counters.evictions, went_on);
     let says = "times an OS page was left where it is, pinned, or shared with another process";
     table.count("pinned", counters.evict_busy, says);
+}
+
+/// Whether the program waited long for memory that it had before.
+fn thrashing(table: &mut Table, summary: &Summary) {
+    let counters = &summary.counters;
+    let [budget, lacks, held] =
+        [counters.budget_bytes, counters.refault_distance_bytes, counters.held_peak_bytes].map(Bytes::new);
+    let wall_ns = u64::try_from(summary.wall.as_nanos()).unwrap_or(u64::MAX);
+    if let Some(enough) = advice(budget, lacks, held, counters.refault_wait_ns, wall_ns) {
+        let waited = format!("{:.1} s", Duration::from_nanos(counters.refault_wait_ns).as_secs_f64());
+        let says = format!("were waited for swapped-out pages; raise the budget to about {enough}");
+        table.row("thrashing", waited, says);
+    }
 }
 
 /// What was stored, and where.

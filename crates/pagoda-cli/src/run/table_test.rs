@@ -77,6 +77,22 @@ fn busy() -> Stats {
 }
 
 #[test]
+fn a_program_that_thrashed_is_told_a_budget_that_ends_it() {
+    let waited = |ms: u64| {
+        let stats = crate::stats_with(busy(), |stats| {
+            stats.refault_wait_ns = ms * 1_000_000;
+            stats.refault_distance_bytes = 100 << 20;
+        });
+        render_with(stats)
+    };
+    let table = waited(900);
+    let says =
+        "thrashing         0.9 s  were waited for swapped-out pages; raise the budget to about 356 MiB";
+    assert!(table.contains(says), "{table}");
+    assert_eq!(row(&waited(100), "thrashing"), None, "less than a tenth of its 1.2 s");
+}
+
+#[test]
 fn every_figure_is_in_its_row() {
     let table = render_with(busy());
     for (name, says) in [

@@ -199,7 +199,14 @@ fn rates(row: &Row) -> Vec<String> {
         rates.faults_spilled_s,
         rates.fetched_ahead_s,
     );
-    vec![faults, served, kinds, evictions]
+    let thrashes = rates.lacks_bytes.map(|lacks| {
+        let percent = 100.0 * rates.refault_wait;
+        format!(
+            "waits {percent:.0}% of the time for swapped-out pages: the budget lacks about {}",
+            Bytes::new(lacks)
+        )
+    });
+    [faults, served, kinds, evictions].into_iter().chain(thrashes).collect()
 }
 
 #[cfg(test)]

@@ -10,6 +10,8 @@ use pagoda::frames::zones::ZoneStats;
 use pagoda::stats::counters::{Stats, Status};
 use pagoda::stats::latencies::Latencies;
 use pagoda::tree::{BaseView, MigrationState, MigrationView, RegionView};
+use pagoda_core::budget::thrashing::advice;
+use pagoda_core::size::Bytes;
 use serde::{Serialize, Serializer};
 
 use super::find::{Look, Tree};
@@ -200,6 +202,11 @@ pub struct Rates {
     /// Of them, those whose copy the store still had.
     pub evictions_clean_s: f64,
     pub stores_s: f64,
+    /// The time that faults on stored pages took, as a part of the time that went by: more than one
+    /// if several threads waited.
+    pub refault_wait: f64,
+    /// If that is much, the bytes that the budget lacks.
+    pub lacks_bytes: Option<u64>,
     /// How long the faults took.
     pub latency_us: LatencyUs,
 }
@@ -223,9 +230,19 @@ impl Rates {
             evictions_s: rate(|counters| counters.evictions),
             evictions_clean_s: rate(|counters| counters.evictions_clean),
             stores_s: rate(|counters| counters.stores),
+            refault_wait: rate(|counters| counters.refault_wait_ns) / 1e9,
+            lacks_bytes: lacks(before.0, now.0, elapsed),
             latency_us: LatencyUs::of(&now.1.since(before.1)),
         })
     }
+}
+
+/// What the budget lacks by refaults, if they took much of the time between two looks.
+fn lacks(before: &Stats, now: &Stats, elapsed: Duration) -> Option<u64> {
+    let [share, lacks, held] = [now.share_bytes, now.refault_distance_bytes, now.held_bytes].map(Bytes::new);
+    let waited_ns = now.refault_wait_ns.saturating_sub(before.refault_wait_ns);
+    let elapsed_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
+    Some(advice(share, lacks, held, waited_ns, elapsed_ns)?.get() - share.get())
 }
 
 impl Row {

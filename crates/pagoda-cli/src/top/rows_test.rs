@@ -48,6 +48,28 @@ fn busy() -> Stats {
 }
 
 #[test]
+fn a_member_that_waits_for_what_it_had_is_told_what_the_budget_lacks() {
+    let begun = Instant::now();
+    let at = |ms: u64, waited_ms: u64| {
+        let counters = crate::stats_with(busy(), |stats| {
+            stats.status = Status::Managed as u64;
+            stats.held_bytes = 300 << 20;
+            stats.refault_wait_ns = waited_ms * 1_000_000;
+            stats.refault_distance_bytes = 40 << 20;
+        });
+        let mut look = look(begun + Duration::from_millis(ms), 0, &[], &[100]);
+        look.trees[0].view.members = vec![member(100, counters, &[])];
+        look
+    };
+    let rates = |waited_ms: u64| {
+        let groups = groups(Some(&at(0, 1000)), &at(1000, 1000 + waited_ms));
+        groups[0].members[0].rates.expect("known before")
+    };
+    assert_eq!((rates(50).refault_wait, rates(50).lacks_bytes), (0.05, None));
+    assert_eq!((rates(600).refault_wait, rates(600).lacks_bytes), (0.6, Some(40 << 20)));
+}
+
+#[test]
 fn rates_are_the_increase_between_two_looks() {
     let begun = Instant::now();
     let before = look(begun, 1000, &[7], &[100]);

@@ -8,6 +8,7 @@
 pub mod balance;
 pub mod memory_limit;
 pub mod shares;
+pub mod thrashing;
 pub mod watermark;
 
 use crate::budget::watermark::Watermarks;

@@ -468,4 +468,10 @@ counters! {
     Total HugeTorn huge_torn,
     /// Clears of a huge frame within a fault that yielded to another fault, as no handler was free.
     Total ClearsInterrupted clears_interrupted,
+    /// Time from a fault's having been read to its having been served, in nanoseconds, of faults on
+    /// stored pages.
+    Total RefaultWaitNs refault_wait_ns,
+    /// The bytes that had left memory since the page did, at nine of ten refaults and more: about
+    /// what the budget lacks.
+    Peak RefaultDistanceBytes refault_distance_bytes,
 }

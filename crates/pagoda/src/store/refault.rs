@@ -8,6 +8,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pagoda_core::budget::balance::Refaults;
+use pagoda_core::budget::thrashing::{self, BUCKETS, bucket_of};
 use pagoda_core::page_entry::Granules;
 use pagoda_core::size::Bytes;
 
@@ -31,6 +32,16 @@ pub(super) struct RefaultClocks {
     near: AtomicU64,
     near_spilled: AtomicU64,
     edge: AtomicU64,
+    distances: Distances,
+}
+
+/// How many refaults there were of each distance.
+struct Distances([AtomicU64; BUCKETS]);
+
+impl Default for Distances {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
 }
 
 impl RefaultClocks {
@@ -48,16 +59,24 @@ fn units(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(LONG_AGO).min(LONG_AGO - 1)
 }
 
-/// Whether a stamp is at most `span` back.
-fn is_within(clock: &AtomicU32, stamp: &AtomicU32, span: &AtomicU32) -> bool {
-    let distance = clock.load(Ordering::Relaxed).wrapping_sub(stamp.load(Ordering::Relaxed));
-    distance <= span.load(Ordering::Relaxed)
+/// How far back a stamp is.
+fn back(clock: &AtomicU32, stamp: &AtomicU32) -> u32 {
+    clock.load(Ordering::Relaxed).wrapping_sub(stamp.load(Ordering::Relaxed))
 }
 
-/// Whether a granule was among those of its page that left last, and that is at most `span` back.
+/// Whether a stamp is at most `span` back.
+fn is_within(clock: &AtomicU32, stamp: &AtomicU32, span: &AtomicU32) -> bool {
+    back(clock, stamp) <= span.load(Ordering::Relaxed)
+}
+
+/// Whether a granule was among those of its page that left last.
+fn left(object: &Object, granule: u32) -> bool {
+    object.left.load(Ordering::Relaxed) & Granules::range(granule, granule + 1).bits() != 0
+}
+
+/// The same, if that is at most `span` back.
 fn left_within(clocks: &RefaultClocks, object: &Object, granule: u32, span: &AtomicU32) -> bool {
-    is_within(&clocks.evicted_granules, &object.evicted, span)
-        && object.left.load(Ordering::Relaxed) & Granules::range(granule, granule + 1).bits() != 0
+    is_within(&clocks.evicted_granules, &object.evicted, span) && left(object, granule)
 }
 
 impl TieredStore {
@@ -83,6 +102,10 @@ impl TieredStore {
         let Some(object) = self.table.get(id) else { return };
         let clocks = &self.refaults;
         let is_in_memory = object.word().kind() == Kind::Memory;
+        if left(object, granule) {
+            let distance = back(&clocks.evicted_granules, &object.evicted).min(LONG_AGO);
+            clocks.distances.0[bucket_of(distance)].fetch_add(1, Ordering::Relaxed);
+        }
         if left_within(clocks, object, granule, &clocks.near_granules) {
             let near = if is_in_memory { &clocks.near } else { &clocks.near_spilled };
             near.fetch_add(1, Ordering::Relaxed);
@@ -122,6 +145,12 @@ impl TieredStore {
         seen.near = clocks.near.load(Ordering::Relaxed);
         seen.near_spilled = clocks.near_spilled.load(Ordering::Relaxed);
         seen.edge = clocks.edge.load(Ordering::Relaxed);
+    }
+
+    /// What the budget lacks, by all refaults so far (`pagoda_core::budget::thrashing`).
+    pub(crate) fn lacks(&self) -> Bytes {
+        let counts = &self.refaults.distances.0;
+        thrashing::lacks(&std::array::from_fn(|bucket| counts[bucket].load(Ordering::Relaxed)))
     }
 
     /// Whether pages can leave compressed memory.
@@ -164,6 +193,7 @@ mod tests {
         assert_eq!(counts(), (3, 1, 2), "it left memory last");
         store.note_refault(handles[3], 15);
         assert_eq!(counts(), (3, 1, 3), "this granule had not been there");
+        assert!((45..=50).contains(&(store.lacks().get() >> 12)), "{}: the furthest is 45", store.lacks());
         store.note_held(40 << 12);
         let lately: Vec<_> = handles.iter().map(|handle| store.left_lately(*handle, 3)).collect();
         assert_eq!(lately, [false, true, true, true], "40 granules are held");

@@ -162,8 +162,8 @@ impl Engine {
         self.give_back_excess(keep);
     }
 
-    /// Looks, now and then, whether compressed pages should use another share of the store's
-    /// memory.
+    /// Looks, now and then, at the refaults: whether compressed pages should use another share of
+    /// the store's memory, and what the budget lacks.
     fn balance_store(&self, balancing: &mut Balancing) {
         let now = now_ns();
         if now < balancing.due_ns {
@@ -174,12 +174,14 @@ impl Engine {
         if self.ledger.room_bytes() < self.marks().high.get() && self.store.usage().memory_is_sparse() {
             self.trim_store();
         }
+        let mut so_far = self.store_share.so_far();
+        self.counters.set(Counter::RefaultWaitNs, so_far.stored_ns + so_far.spilled_ns);
+        self.counters.set(Counter::RefaultDistanceBytes, self.store.lacks().get());
         if !self.store.can_spill() {
             return;
         }
         let used = self.store.usage().memory_used_bytes.get();
         self.store.note_held(self.ledger.resident_bytes());
-        let mut so_far = self.store_share.so_far();
         (so_far.near_bytes, so_far.edge_bytes) = (self.ledger.resident_bytes() / NEAR_PART, used / EDGE_PART);
         self.store.count_soon(&mut so_far);
         let seen = so_far.since(&std::mem::replace(&mut balancing.so_far, so_far));
