@@ -38,7 +38,7 @@ fn library(directory: &Path, name: &str) -> PathBuf {
 #[test]
 fn it_agrees_with_the_probe_and_exits_so() {
     let works = probe::can_run().is_ok();
-    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let directory = tempfile::tempdir().expect("a directory");
     let library = library(directory.path(), "p.so");
     let output = doctor(&[]).env("PAGODA_PRELOAD", &library).output().expect("run");
     let first = text(&output).lines().next().expect("a line").to_owned();
@@ -50,7 +50,7 @@ fn it_agrees_with_the_probe_and_exits_so() {
 
 #[test]
 fn it_does_not_say_works_where_a_run_would_not_start() {
-    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let directory = tempfile::tempdir().expect("a directory");
     let good = library(directory.path(), "p.so");
     let blank = library(directory.path(), "p q.so");
     let absent = directory.path().join("absent.so");

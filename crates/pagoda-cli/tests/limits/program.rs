@@ -26,7 +26,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
         "many-mappings" => process_limits::many_mappings(),
         "left-alone" => left_alone::program(),
         "left-alone-later" => left_alone::later_program(),
-        "locked-all" => locked_all::program(&arguments[1]),
+        "locked-all" => locked_all::program(&arguments[1], &arguments[2]),
         "pinned" => pinned::program(),
         "handed-on" => handed_on::program(),
         "watched" => watched::program(),
