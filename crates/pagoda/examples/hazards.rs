@@ -165,7 +165,7 @@ fn adopt(builder: ManagerBuilder) -> Outcome {
     Ok(())
 }
 
-/// Children that drop what they inherited, or end with it.
+/// Children that drop inherited values, or end with them.
 fn forks(builder: ManagerBuilder) -> Outcome {
     let manager = builder.spill_to("/var/tmp", Bytes::gib(1)).build()?;
     let mut region = manager.region(Bytes::mib(128)).create()?;

@@ -284,13 +284,11 @@ impl Manager {
     }
 
     /// Takes memory that was mapped by another under management, with its content, which
-    /// [`AdoptedRegion`] gives back or forgets. Making a
-    /// [`ForeignMemory`] is unsafe, and says what its owner vouches
-    /// for.
+    /// [`AdoptedRegion`] gives back or forgets. Making a [`ForeignMemory`] is unsafe: its owner
+    /// vouches for the memory.
     ///
     /// # Errors
-    /// See [`RegionError`]: memory of which a part is managed already
-    /// is refused.
+    /// See [`RegionError`]: memory of which a part is managed already is refused.
     pub fn adopt(&self, memory: ForeignMemory) -> Result<AdoptedRegion, RegionError> {
         AdoptedRegion::adopt(Arc::clone(&self.shared), memory, None)
     }

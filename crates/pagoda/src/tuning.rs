@@ -75,8 +75,8 @@ impl Tuning {
     }
     /// The order in which a huge frame that was used before is cleared within a fault. If it is not
     /// said the one that suits is chosen: [`ClearOrder::Streaming`], unless clearing into the cache
-    /// turns out to be quicker here. Base frames that
-    /// were used go by it, too, and upwards if it is not said.
+    /// turns out to be quicker here. Base frames that were used go by it, too, and upwards if it is
+    /// not said.
     #[must_use]
     pub fn clear_order(mut self, order: ClearOrder) -> Self {
         self.clear_order = Some(order);

@@ -55,7 +55,7 @@ pub struct Row {
     pub consequence: &'static str,
 }
 
-/// The rows of a report and of what is installed, most important first.
+/// The rows of a report and of an installation, most important first.
 pub fn rows(report: &Report, installation: &Installation) -> Vec<Row> {
     let mut rows = userfault::rows(&report.userfault);
     rows.push(kernel(report));

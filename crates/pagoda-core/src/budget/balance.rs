@@ -18,17 +18,17 @@ pub const LEAST: u64 = WHOLE / 8;
 /// A step is this part of the share.
 const STEP: u64 = 8;
 
-/// What refaults have to take to tell enough: a hundredth of a look's time.
+/// The least time of refaults that tells enough: a hundredth of the time between two looks.
 const NEAR_LEAST_NS: f64 = 1_000_000.0;
 
 /// Faults at the edge that tell enough.
 const EDGE_LEAST: u64 = 8;
 
-/// What a fault from the file is taken to cost until one was seen.
+/// The assumed cost of a fault from the file until one was seen.
 const FILE_NS: f64 = 200_000.0;
 
-/// By so much has a resident byte to be worth more than a compressed one before the share is
-/// lowered: a page that goes to the file is written, too.
+/// The share is lowered if a resident byte is worth so many times a compressed one: a page that
+/// goes to the file is written, too.
 const MARGIN: f64 = 2.0;
 
 /// How long the share is not lowered after it had to be raised, at first and at most.
@@ -40,9 +40,9 @@ const BACKOFF_MOST_NS: u64 = 64_000_000_000;
 pub struct Refaults {
     /// Faults on compressed pages.
     pub stored: u64,
-    /// What they took, in nanoseconds.
+    /// Their time, in nanoseconds.
     pub stored_ns: u64,
-    /// Those of them since whose page left memory at most `near_bytes` followed it.
+    /// Of them, those with at most `near_bytes` that left memory after the page.
     pub near: u64,
     /// The same of pages in the file.
     pub near_spilled: u64,
@@ -50,9 +50,9 @@ pub struct Refaults {
     pub near_bytes: u64,
     /// Faults on pages in the file.
     pub spilled: u64,
-    /// What they took, in nanoseconds.
+    /// Their time, in nanoseconds.
     pub spilled_ns: u64,
-    /// Those of them since whose page went to the file at most `edge_bytes` followed it.
+    /// Of them, those with at most `edge_bytes` that went to the file after the page.
     pub edge: u64,
     /// See `edge`; compressed.
     pub edge_bytes: u64,

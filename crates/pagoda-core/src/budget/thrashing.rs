@@ -1,12 +1,12 @@
 //! Whether a program waits for memory that it had before, and the budget that would end it.
 //!
-//! A refault that came after so many bytes had left memory since the page did would not have been
-//! with as many bytes more: the refault distance of the kernel's `workingset.c`. So the distance
-//! that nine of ten refaults do not exceed is about what the budget lacks. This module must never
-//! measure: the caller passes counts, times and sizes.
+//! The distance of a refault is the bytes that left memory after its page did, as in the kernel's
+//! `workingset.c`. With so many bytes more the page would still have been there. So a budget lacks
+//! about the distance that nine of ten refaults do not exceed. This module must never measure: the
+//! caller passes counts, times and sizes.
 
 use crate::size::Bytes;
-use crate::time::latency::{index_of, percentile, value_of};
+use crate::time::latency::{index_of, percentile};
 
 /// Buckets of a histogram of distances.
 pub use crate::time::latency::BUCKETS;
@@ -14,8 +14,7 @@ pub use crate::time::latency::BUCKETS;
 /// Refaults in a thousand that the advised budget would end.
 const ENDED_PER_MILLE: u32 = 900;
 
-/// A program thrashes if its faults wait for a part of its time that is no less than one in so
-/// many.
+/// A program thrashes if its refaults take one part in so many of its time, or more.
 const WAITED_PART: u64 = 10;
 
 /// The bucket of a distance in granules.
@@ -28,7 +27,7 @@ pub const fn bucket_of(granules: u32) -> usize {
 /// there were none.
 #[must_use]
 pub fn lacks(counts: &[u64; BUCKETS]) -> Bytes {
-    let granules = percentile(counts, ENDED_PER_MILLE).unwrap_or(0).min(value_of(BUCKETS - 1));
+    let granules = percentile(counts, ENDED_PER_MILLE).unwrap_or(0);
     Bytes::kib(granules.saturating_mul(4))
 }
 

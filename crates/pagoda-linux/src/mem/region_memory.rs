@@ -157,7 +157,7 @@ impl RegionMemory {
         Ok(added)
     }
 
-    /// Closes what it has grown by beyond `len` bytes, which was not used yet.
+    /// Undoes a growth: closes the part beyond `len` bytes, which nothing has used yet.
     pub fn shrink(&mut self, len: usize) {
         let unused = PageRange::at(self.range.start() + len, self.range.len() - len);
         self.range = PageRange::at(self.range.start(), len);

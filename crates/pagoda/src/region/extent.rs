@@ -17,10 +17,10 @@ impl Region {
     /// [`AccessError::Protected`]; an access by address raises SIGSEGV, or `EFAULT` from a system
     /// call. Content stays, and pages that are swapped out are swapped in by reads as before.
     ///
-    /// The kernel moves nothing out of memory that can't be read and written: what is resident of a
-    /// protected part stays resident. Where nothing else can be evicted it is held beyond the
-    /// budget. [Page it out](super::Managed::page_out) before, if it is not needed for a while. It
-    /// can be evicted again once all access is allowed.
+    /// The kernel moves nothing out of memory that can't be read and written: resident pages of a
+    /// protected part stay resident. Where nothing else can be evicted they are held beyond the
+    /// budget. [Page the part out](super::Managed::page_out) before, if it is not needed for a
+    /// while. It can be evicted again once all access is allowed.
     ///
     /// # Errors
     /// The error of mprotect(2): an offset or length that is no multiple of the OS page, or the

@@ -115,9 +115,8 @@ impl TieredStore {
         }
     }
 
-    /// Whether so little left memory since this granule of a page did that the page would still be
-    /// there if it had been compressed then, and what has not been used for longer were in the file
-    /// in its place.
+    /// Whether this granule left memory lately: no more has left since than memory holds,
+    /// compressed or not. The page should be compressed, and colder ones be in the file instead.
     pub(crate) fn left_lately(&self, handle: Handle, granule: u32) -> bool {
         let Meaning::Object(id) = handle.meaning() else { return false };
         let clocks = &self.refaults;

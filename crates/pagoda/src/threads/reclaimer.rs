@@ -106,7 +106,7 @@ impl Engine {
             self.watch_handlers();
             self.look_after_releases();
             self.drain_idle_turns();
-            self.balance_store(&mut balancing);
+            self.look_at_store(&mut balancing);
             if self.is_released() {
                 self.bell.sleep(SLEEP_US);
                 continue;
@@ -162,9 +162,9 @@ impl Engine {
         self.give_back_excess(keep);
     }
 
-    /// Looks, now and then, at the refaults: whether compressed pages should use another share of
-    /// the store's memory, and what the budget lacks.
-    fn balance_store(&self, balancing: &mut Balancing) {
+    /// Looks, now and then, whether the store should give free blocks back, whether compressed
+    /// pages should use another share of its memory, and how much the budget lacks.
+    fn look_at_store(&self, balancing: &mut Balancing) {
         let now = now_ns();
         if now < balancing.due_ns {
             return;

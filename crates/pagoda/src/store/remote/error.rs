@@ -99,9 +99,9 @@ pub enum RemoteOpenError {
     /// Less room there than one batch takes.
     #[error("a remote store needs a limit of {least} at least, not {limit}; raise it")]
     Limit {
-        /// What was asked for.
+        /// The limit that was given.
         limit: Bytes,
-        /// What it needs.
+        /// The least that it needs.
         least: Bytes,
     },
 }

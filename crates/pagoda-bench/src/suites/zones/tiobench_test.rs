@@ -1,0 +1,62 @@
+//! A row tells the run in the middle, and its sides take turns.
+
+use super::*;
+
+fn cell(mib_s: f64) -> Cell {
+    Cell {
+        mib_s: Measured::once(mib_s),
+        allocs_by_zone: [mib_s as u64; 2],
+        resets: mib_s as u64,
+        shortages: 0,
+        evicted_before_use: 0,
+        bytes_read_twice: 0,
+        age_ratio: None,
+    }
+}
+
+#[test]
+fn the_run_in_the_middle_is_told_whole() {
+    let told = middle(vec![cell(3.0), cell(1.0), cell(2.0)]).expect("three runs");
+    let mib_s = Measured { median: 2.0, least: 1.0, most: 3.0 };
+    assert_eq!((told.mib_s, told.resets), (mib_s, 2));
+    assert!(middle(Vec::new()).is_none());
+}
+
+#[test]
+fn a_quick_plan_says_how_many_runs_it_has_and_one_thread_comes_first() {
+    let plan = Plan { threads: vec![1, 3], ..Plan::new(true, 1, String::new()) };
+    assert_eq!(plan.file_bytes(), 64 << 20);
+    // The kernel in two rounds, one of which is discarded, and what is read again.
+    assert_eq!(plan.runs(), 2 * 5 * 4 + 2 + 5 + 1);
+    assert!(Plan::new(false, 3, String::new()).threads[0] == 1 && plan.threads[0] == 1);
+    let writes = Plan { patterns: vec![Pattern::SeqWrite], ..plan };
+    assert_eq!(writes.runs(), 2 * 5 + 1, "the kernel only reads");
+}
+
+#[test]
+fn each_side_goes_first_as_often_as_the_others_and_the_kernel_is_one() {
+    for with_kernel in [false, true] {
+        let count = ZonePolicy::ALL.len() + usize::from(with_kernel);
+        let mut first: Vec<_> = (0..count).map(|turn| sides(turn, with_kernel)[0]).collect();
+        first.sort_by_key(|side| side.map(ZonePolicy::name));
+        first.dedup();
+        assert_eq!((first.len(), first.contains(&None)), (count, with_kernel));
+        assert!((0..count).all(|turn| sides(turn, with_kernel).len() == count));
+    }
+}
+
+#[test]
+fn a_policy_is_compared_with_the_kernel_within_rounds() {
+    let mut streams = Streams::empty(&Plan::tiny());
+    let content = Content::new(1);
+    let mut kernel = kernel_mmap::Side::new(None, Path::new("/nonexistent"), &content, Bytes::mib(1));
+    // The disk is twice as fast in the second round, and half as fast in the third.
+    for (plain, advised) in [(100.0, 200.0), (200.0, 400.0), (50.0, 100.0)] {
+        kernel.note(plain, advised);
+    }
+    let fair = [50.0, 120.0, 20.0].map(cell);
+    streams.note_kernel(kernel, &fair);
+    assert_eq!(streams.ratio_vs_mmap, Some(Measured { median: 0.5, least: 0.4, most: 0.6 }));
+    assert_eq!(streams.ratio_vs_mmap_advised.map(f64::from), Some(0.25));
+    assert_eq!(streams.kernel_mmap.seq_read_mib_s.map(f64::from), Some(100.0));
+}
