@@ -253,3 +253,16 @@ fn store_error(error: &OpenError) -> StartError {
         }
     }
 }
+
+/// An engine of which only the test's thread does anything. In place of the process, that ends.
+#[cfg(test)]
+pub(crate) fn without_threads(budget: Bytes) -> Engine {
+    fn told(reason: crate::error::StopReason) -> ! {
+        std::panic::panic_any(reason)
+    }
+    let config = Config { budget, base_page: BasePage::K64, ..Config::library() };
+    let counters = Arc::new(Counters::private().expect("memory"));
+    let regions = pagoda_linux::mem::region_memory::own_regions();
+    let owner = Owner::Library(Mode::UserOnly);
+    assemble(&config, counters, owner, &regions, Policies::default(), told).expect("an engine")
+}

@@ -175,6 +175,8 @@ pub(crate) struct Engine {
     /// When each handler came to the oldest fault that it is serving, in nanoseconds of the time
     /// that the process ran; 0 if it waits. For the watchdog.
     pub(crate) serving_since_ns: [AtomicU64; HANDLERS_MAX],
+    /// The same of one thread that waits for its own fault, if any does.
+    pub(crate) own_fault_since_ns: AtomicU64,
     /// Told when a library's budget is passed.
     pub(crate) on_exhausted: Option<OnExhausted>,
     pub(crate) stop_hook: StopHook,
@@ -252,6 +254,7 @@ impl Engine {
             bringing_back: AtomicUsize::new(0),
             events_wait: AtomicBool::new(false),
             serving_since_ns: [const { AtomicU64::new(0) }; HANDLERS_MAX],
+            own_fault_since_ns: AtomicU64::new(0),
             on_exhausted: None,
             stop_hook,
         }

@@ -17,6 +17,9 @@ use crate::store::{Handle, Scratch, Store};
 use crate::table::granularity::Part;
 use crate::table::{Entries, Page, give};
 
+/// Base pages that must be free for the granules around a fault to come with it.
+const PREFETCH_LEAVES: u64 = 2;
+
 impl Engine {
     /// Serves a fault on a stored page from memory. None if its content has to be fetched first.
     pub(super) fn serve_stored(
@@ -106,7 +109,9 @@ impl Engine {
         let others = others.without(Granules::range(granule, granule + 1));
         let mut after = word;
         for other in others.runs().flat_map(|(from, to)| from..to) {
-            if !self.may_use_frames() {
+            // The last frames are the fault's own. A neighbour that took the only one would be
+            // evicted for it, and come back at the next try, forever.
+            if !self.may_use_frames() || self.free().get() < PREFETCH_LEAVES * self.entry_bytes() as u64 {
                 break;
             }
             get(other, content);
@@ -213,3 +218,7 @@ impl Engine {
         (word, self.settle(moved.stop, taken.here()))
     }
 }
+
+#[cfg(test)]
+#[path = "stored_test.rs"]
+mod tests;

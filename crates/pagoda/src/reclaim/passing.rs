@@ -90,7 +90,8 @@ impl Engine {
     /// The same for a fault that has waited for long although some pages could be moved: they
     /// are touched again all the while.
     pub(crate) fn pass_budget_for_the_oldest(&self, passes: &mut Passes) {
-        let since = self.serving_since_ns.iter().map(|since| since.load(Ordering::Relaxed));
+        let all = self.serving_since_ns.iter().chain([&self.own_fault_since_ns]);
+        let since = all.map(|since| since.load(Ordering::Relaxed));
         let Some(since) = since.filter(|since| *since != 0).min() else { return };
         let is_old = ran_ns().saturating_sub(since) > OLD_NS;
         if is_old && self.lacks_memory() {

@@ -7,10 +7,10 @@
 //! between. Code here must never touch managed memory either, and never waits for the thread that
 //! it interrupted.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
-use pagoda_linux::process::thread::{now_ns, sleep_us, yield_now};
+use pagoda_linux::process::thread::{now_ns, ran_ns, sleep_us, yield_now};
 use pagoda_linux::uffd::fault_address::FaultAddress;
 use pagoda_linux::uffd::fault_signal::FaultServer;
 
@@ -25,6 +25,35 @@ const YIELDS: u32 = 8;
 
 /// How long a thread sleeps between two tries.
 const SLEEP_US: u32 = 20;
+
+/// A thread that waits for its own fault. The first to tell is the one that reclaim and the
+/// watchdog know of, until it is served.
+struct Waiting<'a> {
+    told: &'a AtomicU64,
+    since_ns: u64,
+    is_told: bool,
+}
+
+impl<'a> Waiting<'a> {
+    fn new(told: &'a AtomicU64) -> Self {
+        Self { told, since_ns: ran_ns(), is_told: false }
+    }
+
+    fn tell(&mut self) {
+        if !self.is_told {
+            let told = self.told.compare_exchange(0, self.since_ns, Ordering::Relaxed, Ordering::Relaxed);
+            self.is_told = told.is_ok();
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if self.is_told {
+            self.told.store(0, Ordering::Release);
+        }
+    }
+}
 
 /// Serves the faults of one engine's memory in their own threads.
 pub(crate) struct InThread {
@@ -97,14 +126,21 @@ impl FaultServer for InThread {
         let mut fault = Fault::new(at, write, since_ns);
         engine.pay_ahead(at, &mut self.scratch());
         let mut tries = 0;
+        let mut waiting = None;
         // Between two tries others may have the working memory.
         while engine.serve_or_keep(&mut fault, &mut self.scratch()) != Tried::Served {
             // An unread event keeps the kernel from filling: the handler may be asleep on another
             // processor.
             engine.read_messages(&mut Vec::new(), &mut self.scratch());
             tries += 1;
-            if tries < YIELDS { yield_now() } else { sleep_us(SLEEP_US) }
+            if tries < YIELDS {
+                yield_now();
+            } else {
+                waiting.get_or_insert_with(|| Waiting::new(&engine.own_fault_since_ns)).tell();
+                sleep_us(SLEEP_US);
+            }
         }
+        drop(waiting);
         !engine.is_lost_in_file(address) && !engine.is_refused(address)
     }
 

@@ -31,7 +31,6 @@ use pagoda_linux::procfs::proportional::AnonReader;
 use crate::engine::Engine;
 use crate::error::StopReason;
 use crate::state::asked::Held;
-use crate::state::pending::HANDLERS_MAX;
 use crate::state::pins::Pinner;
 use crate::state::placement::Followed;
 use crate::stats::counters::Counter;
@@ -314,7 +313,7 @@ impl Engine {
     pub(crate) fn watch_handlers(&self) {
         // A process that was stopped has not been stuck meanwhile.
         let (now, fork_ns) = (ran_ns(), self.fork_went_on_ns());
-        for since in self.serving_since_ns.iter().take(HANDLERS_MAX) {
+        for since in self.serving_since_ns.iter().chain([&self.own_fault_since_ns]) {
             let since = since.load(Ordering::Relaxed);
             if since != 0 && now.saturating_sub(since.max(fork_ns)) > STUCK_NS {
                 if self.waits_for_a_stopped_child() {

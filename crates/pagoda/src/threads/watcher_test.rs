@@ -2,33 +2,15 @@
 //! not be served.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 
-use pagoda_core::page::BasePage;
-use pagoda_linux::mem::region_memory::own_regions;
 use pagoda_linux::testing::skip::skip_without_moves;
-use pagoda_linux::uffd::Mode;
 
 use super::*;
-use crate::assemble::{Owner, Policies, assemble};
-use crate::config::Config;
+use crate::assemble::without_threads;
 use crate::error::Immovable;
-use crate::stats::counters::Counters;
+use crate::state::pending::HANDLERS_MAX;
 
 const BUDGET: Bytes = Bytes::mib(64);
-
-/// In place of the process, the thread ends.
-fn told(reason: StopReason) -> ! {
-    std::panic::panic_any(reason)
-}
-
-/// Without threads: only the test watches.
-fn engine() -> Engine {
-    let config = Config { budget: BUDGET, base_page: BasePage::K64, ..Config::library() };
-    let counters = Arc::new(Counters::private().expect("memory"));
-    let owner = Owner::Library(Mode::UserOnly);
-    assemble(&config, counters, owner, &own_regions(), Policies::default(), told).expect("an engine")
-}
 
 /// The reason for which the watchdog ends the process, if it does.
 fn verdict(engine: &Engine) -> Option<StopReason> {
@@ -41,13 +23,16 @@ fn a_fault_that_is_in_service_for_too_long_ends_the_process_with_the_reason() {
     if skip_without_moves("the watchdog") {
         return;
     }
-    let engine = engine();
+    let engine = without_threads(BUDGET);
     assert_eq!(verdict(&engine), None, "no fault is served");
     let serve_since = |ns| engine.serving_since_ns[HANDLERS_MAX - 1].store(ns, Ordering::Relaxed);
     serve_since(ran_ns());
     assert_eq!(verdict(&engine), None, "it has just begun");
     serve_since(1);
     assert_eq!(verdict(&engine), Some(StopReason::HandlerStuck));
+    serve_since(0);
+    engine.own_fault_since_ns.store(1, Ordering::Relaxed);
+    assert_eq!(verdict(&engine), Some(StopReason::HandlerStuck), "a thread waits for its own fault");
     assert_eq!(engine.counters.get(Counter::ErrorCode), StopReason::HandlerStuck.code());
     engine.ledger.reconcile(BUDGET.get(), 0);
     assert_eq!(
