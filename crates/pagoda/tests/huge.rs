@@ -10,6 +10,7 @@ use pagoda::{BasePage, Bytes, Manager, ManagerBuilder, Region};
 use pagoda_core::clear::Order;
 use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
 use pagoda_linux::testing::area::{Area, Rights};
+use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;
 
@@ -200,6 +201,49 @@ fn owners_come_and_go_on_several_threads() {
     });
     let stats = manager.stats();
     assert!(stats.faults_huge > 0 && stats.evictions > 0, "{stats:?}");
+}
+
+/// The discards of the threads post events, as does the freeing of a page table for each frame that
+/// comes: their readers are the threads that wait for one another here.
+#[test]
+fn frames_come_whole_beside_discards_of_other_threads() {
+    const THREADS: usize = 4;
+    const FRAMES: usize = 4;
+    for in_thread in [false, true] {
+        let Some(builder) = builder(Bytes::mib(256)) else { return };
+        let manager = builder.serve_in_thread(in_thread).build().expect("a manager");
+        let region = region(&manager, THREADS * FRAMES);
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let region = &region;
+                scope.spawn(move || {
+                    let mut random = Random::new(17, thread as u64);
+                    let mut is = [0; 8];
+                    for round in 1..=100u64 {
+                        let frame = (thread * FRAMES + random.below(FRAMES)) * HUGE_FRAME;
+                        region.discard(frame, HUGE_FRAME).expect("discarded");
+                        let touched = random.below(PAGES);
+                        let word = |page: usize| round << 32 | page as u64;
+                        let pages = [touched, random.below(PAGES), (touched + 1) % PAGES];
+                        for page in pages {
+                            let bytes = word(page).to_ne_bytes();
+                            region.write_words(frame + page * OS_PAGE, &bytes).expect("written");
+                        }
+                        for page in pages.into_iter().chain((0..PAGES).step_by(7)) {
+                            region.read_at(frame + page * OS_PAGE, &mut is).expect("read");
+                            let expected = if pages.contains(&page) { word(page) } else { 0 };
+                            assert_eq!(u64::from_ne_bytes(is), expected, "page {page} in round {round}");
+                        }
+                    }
+                });
+            }
+        });
+        let stats = manager.stats();
+        println!("in thread {in_thread}: {} huge faults, {} torn", stats.faults_huge, stats.huge_torn);
+        assert!(stats.faults_huge > 100, "{stats:?}");
+        // A discard beside the fault may have its event unread at that moment.
+        assert!(stats.huge_torn < stats.faults_huge / 8, "{stats:?}");
+    }
 }
 
 #[test]
