@@ -48,10 +48,10 @@ const CHOSEN: [Chosen; 21] = [
     ("pagoda/forked", &[]),
     ("pagoda/huge", &["one_fault"]),
     ("pagoda/immovable", &[]),
-    ("pagoda/in_thread", &[]),
+    ("pagoda/in_thread", &["side_by_side", "bus_error", "forked_child"]),
     ("pagoda/limit", &[]),
     ("pagoda/migrate", &["placed", "beside", "pace"]),
-    ("pagoda/region", &[]),
+    ("pagoda/region", &["only_read"]),
 ];
 
 /// A chosen target and its executable.

@@ -60,10 +60,10 @@ fn a_range_with_a_hole_is_refused_and_its_parts_are_adopted() {
     drop(parts);
 }
 
-/// Swapped in, it would take eight times the budget.
+/// Swapped in, it would take four times the budget.
 #[test]
 fn forgotten_memory_is_empty_and_never_comes_back() {
-    const LEN: usize = 512 << 20;
+    const LEN: usize = 256 << 20;
     let Some(manager) = manager() else { return };
     let mut memory = PlainMemory::map(LEN, Pages::Small).expect("room");
     let region = manager.adopt(memory.foreign()).expect("adopted");
