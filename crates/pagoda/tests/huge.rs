@@ -203,8 +203,7 @@ fn owners_come_and_go_on_several_threads() {
     assert!(stats.faults_huge > 0 && stats.evictions > 0, "{stats:?}");
 }
 
-/// The discards of the threads post events, as does the freeing of a page table for each frame that
-/// comes: their readers are the threads that wait for one another here.
+/// The discards of the threads post events, and until one is read the kernel refuses every move.
 #[test]
 fn frames_come_whole_beside_discards_of_other_threads() {
     const THREADS: usize = 4;

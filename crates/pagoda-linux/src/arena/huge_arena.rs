@@ -208,19 +208,6 @@ impl Space {
         unsafe { syscall3(raw::__NR_madvise, start, len, advice).map(drop) }
     }
 
-    /// Frees the kernel's table of OS pages for `at`, managed memory in which no page is: a fault
-    /// has made it, and over it a huge frame would be taken apart. Blocks until the event of this
-    /// discard was read, so another thread has to read it. Works where
-    /// [`discard_frees_page_table`](crate::probe::discard_frees_page_table) says so.
-    ///
-    /// # Panics
-    /// If `at` is not the place of a huge frame.
-    pub fn free_page_table(&self, at: PageRange) {
-        assert!(at.len() == HUGE_FRAME && at.start().is_multiple_of(HUGE_FRAME), "a huge frame has a place");
-        // What is locked can't be discarded. Its table stays, and the frame comes in OS pages.
-        let _ = self.empty(at);
-    }
-
     /// Lets the kernel map `range`, managed memory, by huge pages. A fault where there is nothing
     /// comes before the kernel has made a table of OS pages for it, over which no huge page can be
     /// moved. The kernel may also collapse OS pages that are all there to a huge page, at any time.

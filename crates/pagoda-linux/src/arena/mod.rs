@@ -20,19 +20,16 @@ pub(crate) mod huge_break;
 mod slot;
 
 use std::io;
-use std::os::fd::AsFd;
+use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Mutex, OnceLock};
 
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::page_entry::Granules;
-use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MsyncFlags, madvise, msync};
 
 use crate::arena::huge_arena::HugeArena;
-use crate::io::wait::{Wait, wait_for};
-use crate::io::watch::Watch;
+use crate::io::wait::Wait;
 use crate::mem::guards;
 use crate::mem::occupancy::Occupancy;
 use crate::mem::own_memory::OwnMapping;
@@ -102,7 +99,6 @@ pub struct Space {
     doorbell: Option<Doorbell>,
     offers: Option<Offers>,
     can_track: bool,
-    watch: OnceLock<Watch>,
 }
 
 impl Drop for Space {
@@ -172,7 +168,6 @@ impl Space {
             doorbell,
             offers,
             can_track,
-            watch: OnceLock::new(),
         })
     }
 
@@ -373,27 +368,7 @@ impl Space {
     /// up on another.
     #[must_use]
     pub fn wait(&self, timeout_ms: u32) -> Wait {
-        match self.watch.get() {
-            Some(watch) => wait_for(watch.as_fd(), PollFlags::IN, u64::from(timeout_ms) * 1_000_000),
-            None => self.uffd.wait(timeout_ms),
-        }
-    }
-
-    /// From now on [`be_quiet`](Self::be_quiet) has an effect, unless no descriptor is to be had.
-    pub fn watch(&self) {
-        if let Ok(watch) = Watch::new(self.uffd.as_fd()) {
-            let _ = self.watch.set(watch);
-        }
-    }
-
-    /// Calls `read_all` while messages wake no other thread: it reads those that come. What it
-    /// leaves wakes the others afterwards.
-    pub fn be_quiet<T>(&self, read_all: impl FnOnce() -> T) -> T {
-        let wakes = |wakes| self.watch.get().iter().for_each(|watch| watch.wakes(self.uffd.as_fd(), wakes));
-        wakes(false);
-        let result = read_all();
-        wakes(true);
-        result
+        self.uffd.wait(timeout_ms)
     }
 
     /// Reads messages without waiting.

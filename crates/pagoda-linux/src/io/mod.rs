@@ -10,4 +10,3 @@ pub mod sparse_file;
 pub mod tcp;
 pub mod unfinished_file;
 pub mod wait;
-pub(crate) mod watch;

@@ -5,12 +5,10 @@
 //! and writes only to nameless files.
 
 mod feature;
-mod huge_move;
 mod machine;
 mod userfault;
 
 pub use feature::{Feature, Features};
-pub use huge_move::discard_frees_page_table;
 pub(crate) use machine::version_in;
 pub use machine::{Hugetlb, KernelVersion, Limits, Machine, MthpSize, Swap, Zram, ZramModule, machine};
 pub use userfault::{Access, Missing, Refusal, Userfault, Way, can_run, open_userfaultfd, userfault};

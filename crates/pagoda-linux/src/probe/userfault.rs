@@ -250,41 +250,12 @@ pub fn userfault() -> Userfault {
 
 /// Opens a descriptor and agrees on its features. Returns the descriptor and all features that it
 /// offered.
-pub(super) fn handshake(way: Way, wanted: Features) -> Result<(OwnedFd, Features), Errno> {
+fn handshake(way: Way, wanted: Features) -> Result<(OwnedFd, Features), Errno> {
     let fd = open(way)?;
     let mut api = raw::uffdio_api { api: u64::from(raw::UFFD_API), features: wanted.0, ioctls: 0 };
     // SAFETY: the opcode is that of `uffdio_api`, which is all that the kernel reads and writes.
     unsafe { rustix::ioctl::ioctl(&fd, Updater::<UFFDIO_API, _>::new(&mut api))? };
     Ok((fd, Features(api.features)))
-}
-
-/// Registers `len` bytes from `start` on. Returns the calls that work there.
-///
-/// # Safety
-/// The caller owns the mapping and has no reference to it.
-pub(super) unsafe fn register(fd: &OwnedFd, start: usize, len: usize, mode: u32) -> Result<u64, Errno> {
-    let range = raw::uffdio_range { start: start as u64, len: len as u64 };
-    let mut register = raw::uffdio_register { range, mode: u64::from(mode), ioctls: 0 };
-    // SAFETY: the opcode is that of `uffdio_register`; the range is the caller's.
-    unsafe { rustix::ioctl::ioctl(fd, Updater::<UFFDIO_REGISTER, _>::new(&mut register))? };
-    Ok(register.ioctls)
-}
-
-/// Moves `len` bytes, or less with an error.
-///
-/// # Safety
-/// The caller owns both mappings and has no reference to them.
-pub(super) unsafe fn move_once(
-    fd: &OwnedFd,
-    from: usize,
-    to: usize,
-    len: usize,
-) -> Result<(), (usize, Errno)> {
-    let (dst, src, len) = (to as u64, from as u64, len as u64);
-    let mut request = raw::uffdio_move { dst, src, len, mode: 0, move_: 0 };
-    // SAFETY: the opcode is that of `uffdio_move`; both ranges are the caller's.
-    let done = unsafe { rustix::ioctl::ioctl(fd, Updater::<UFFDIO_MOVE, _>::new(&mut request)) };
-    done.map_err(|error| (usize::try_from(request.move_).unwrap_or(0), error))
 }
 
 /// A private anonymous mapping for a try.
@@ -306,8 +277,12 @@ impl Scratch {
     }
 
     fn register(&self, fd: &OwnedFd, mode: u32) -> Result<u64, Errno> {
-        // SAFETY: the range is a mapping of ours without another user.
-        unsafe { register(fd, self.0.addr(), TRIAL_BYTES, mode) }
+        let range = raw::uffdio_range { start: self.0.addr() as u64, len: TRIAL_BYTES as u64 };
+        let mut register = raw::uffdio_register { range, mode: u64::from(mode), ioctls: 0 };
+        // SAFETY: the opcode is that of `uffdio_register`; the range is a mapping of ours without
+        // another user.
+        unsafe { rustix::ioctl::ioctl(fd, Updater::<UFFDIO_REGISTER, _>::new(&mut register))? };
+        Ok(register.ioctls)
     }
 }
 
@@ -340,12 +315,15 @@ fn try_move(way: Way) -> Result<(), Errno> {
     // A move may stop short (a page that is locked for a moment), but not without end on memory
     // that is ours alone.
     for _ in 0..1000 {
-        let at = |scratch: &Scratch| scratch.0.addr() + moved;
-        // SAFETY: both ranges are ours and not referred to.
-        match unsafe { move_once(&fd, at(&from), at(&to), TRIAL_BYTES - moved) } {
+        let at = |scratch: &Scratch| (scratch.0.addr() + moved) as u64;
+        let len = (TRIAL_BYTES - moved) as u64;
+        let mut request = raw::uffdio_move { dst: at(&to), src: at(&from), len, mode: 0, move_: 0 };
+        // SAFETY: the opcode is that of `uffdio_move`; both ranges are ours and not referred to.
+        let done = unsafe { rustix::ioctl::ioctl(&fd, Updater::<UFFDIO_MOVE, _>::new(&mut request)) };
+        match done {
             Ok(()) => moved = TRIAL_BYTES,
-            Err((part, Errno::AGAIN | Errno::BUSY)) => moved += part,
-            Err((_, error)) => return Err(error),
+            Err(Errno::AGAIN | Errno::BUSY) => moved += usize::try_from(request.move_).unwrap_or(0),
+            Err(error) => return Err(error),
         }
         if moved == TRIAL_BYTES {
             // SAFETY: the whole mapping is present now, so that no fault has to be served.

@@ -60,7 +60,6 @@ use crate::state::pending::{HANDLERS_MAX, Recent};
 use crate::state::pins::Pins;
 use crate::state::placement::Placement;
 use crate::state::store_share::StoreShare;
-use crate::state::table_drop::TableDrop;
 use crate::state::touch_streams::Around;
 use crate::state::wakeup::Bell;
 use crate::stats::account::Owners;
@@ -88,7 +87,6 @@ pub(crate) struct Engine {
     pub(crate) clears: Clears,
     /// Rings when a frame that was cleared ahead is taken.
     pub(crate) clear_bell: Bell,
-    pub(crate) table_drop: TableDrop,
     /// Rings when the publisher is to end.
     pub(crate) publish_bell: Bell,
     /// Tells whether a range is one huge page; None where the kernel does not say.
@@ -210,7 +208,6 @@ impl Engine {
             clearer: Clearer::for_this_processor(),
             clears: Clears::default(),
             clear_bell: Bell::default(),
-            table_drop: TableDrop::default(),
             publish_bell: Bell::default(),
             store,
             ledger: Ledger::new(budget.get()),

@@ -101,19 +101,6 @@ impl Shared {
         Ok(())
     }
 
-    /// Starts the thread that frees page tables for huge frames, where the kernel frees them.
-    /// Elsewhere the kernel clears a huge page of its own before each fault is reported.
-    pub(crate) fn start_table_drop(&self) {
-        let engine = self.engine_of_maker();
-        if engine.table_drop.is_to_start()
-            && pagoda_linux::probe::discard_frees_page_table()
-            && self.spawn("pagoda-tables", engine.base, |engine, _| engine.free_page_tables()).is_ok()
-        {
-            engine.space.watch();
-            engine.table_drop.turn_on();
-        }
-    }
-
     /// How many threads of this name were started.
     #[cfg(test)]
     pub(crate) fn count_threads(&self, name: &str) -> usize {
@@ -155,7 +142,6 @@ impl Drop for Shared {
         let is_reclaimer = |thread: &std::thread::JoinHandle<()>| thread.thread().name() == Some(RECLAIMER);
         let reclaimer = threads.iter().position(is_reclaimer).map(|at| threads.swap_remove(at).join());
         self.engine.quit_handlers.store(true, Ordering::Release);
-        self.engine.table_drop.ring();
         self.engine.end_workers();
         drop(reclaimer);
         for thread in threads {

@@ -61,9 +61,7 @@ impl Engine {
         for place in 0..window.places {
             // A stream touches the beginning of the place first.
             let at = window.end + place * HUGE_FRAME;
-            if self.put_huge_frame(FaultAddress::of_byte(at), Filler::EngineOnwards, None)
-                != Some(Served::Done)
-            {
+            if self.put_huge_frame(FaultAddress::of_byte(at), Filler::EngineOnwards) != Some(Served::Done) {
                 return self.streams().end_at(&window, at);
             }
             self.counters.add(Counter::FilledAround, (HUGE_FRAME / self.entry_bytes()) as u64);

@@ -103,7 +103,7 @@ impl Engine {
         scratch: &mut Scratch,
     ) -> Served {
         *kind = FaultKind::Huge;
-        if let Some(served) = self.serve_huge(at, scratch) {
+        if let Some(served) = self.serve_huge(at) {
             return served;
         }
         *kind = FaultKind::Zero;

@@ -190,14 +190,12 @@ impl Engine {
             BasePage::K64 if self.comes_whole => Filler::EngineOnwards,
             _ => Filler::Engine,
         };
+        // Otherwise the fault itself makes a table of OS pages there, and a huge frame that is
+        // moved to it is taken apart. It has its price: the kernel gets and clears a huge page of
+        // its own at each fault, before it asks.
         if filler == Filler::EngineHuge {
             self.has_huge.store(true, Ordering::Release);
-            // A fault makes a table of OS pages there, and a huge frame that is moved to it is
-            // taken apart. Where the table can't be freed the kernel must not make it, which has
-            // its price: it gets and clears a huge page of its own at each fault, before it asks.
-            if !self.table_drop.is_on() {
-                self.space.allow_huge(range);
-            }
+            self.space.allow_huge(range);
         }
         let span = match base.filling {
             Filling::Whole => table.try_insert(range, filler),

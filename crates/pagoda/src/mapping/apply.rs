@@ -12,7 +12,6 @@
 
 use std::sync::Arc;
 
-use pagoda_core::page::HUGE_FRAME;
 use pagoda_core::page_entry::{Backing, Granules, Word};
 use pagoda_linux::mem::mincore::is_mapped;
 use pagoda_linux::mem::range::PageRange;
@@ -42,10 +41,9 @@ impl Engine {
             return Some((at, write, thread));
         }
         if let Message::Remove(range) = &message
-            && (self.space.arena_range().intersection(*range).is_some()
-                || self.table_drop.is_asked(range.start()) && range.len() == HUGE_FRAME)
+            && self.space.arena_range().intersection(*range).is_some()
         {
-            // Our own event, about unused frames or a place where nothing is.
+            // Our own event, about unused frames.
             return None;
         }
         self.apply_or_defer(table, message, scratch);

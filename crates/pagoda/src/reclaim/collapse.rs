@@ -97,7 +97,7 @@ impl Engine {
         let Some(block) = Block::around(&table, span, address) else { return false };
         let Some(words) = block.take(span, is_whole) else { return false };
         self.ledger.took(HUGE_FRAME as i64);
-        if span.filler() == Filler::EngineHuge && !self.table_drop.is_on() {
+        if span.filler() == Filler::EngineHuge {
             let _ = self.space.join_huge(block.range);
         } else {
             let might = span.set_may_be_joined(true);

@@ -7,7 +7,7 @@ use pagoda_core::page::{BasePage, OS_PAGE};
 use pagoda_core::size::Bytes;
 use pagoda_linux::procfs::pagemap::PagemapScanner;
 use pagoda_linux::testing::random::Random;
-use pagoda_linux::testing::skip::{skip_without_moves, tell};
+use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::{EndsWith, until};
 
 use super::*;
@@ -234,10 +234,10 @@ fn a_place_with_zero_pages_is_not_collapsed_and_seldom_looked_at() {
     expect(&region, 0..FRAMES * PAGES);
 }
 
-/// To where all of a frame was evicted and read as zero, a frame comes again. The kernel keeps its
-/// page table, because the content was moved and not discarded.
-fn comes_again(manager: &Manager) -> Region {
-    let region = region(manager);
+#[test]
+fn a_frame_that_the_kernel_takes_apart_as_it_comes_is_counted_and_joined_once_it_was_written() {
+    let Some(manager) = manager() else { return };
+    let region = region(&manager);
     write(&region, 0..PAGES);
     assert_eq!((huge_bytes(&region), manager.stats().huge_torn), (HUGE_FRAME, 0));
     until("the frame is broken", || {
@@ -245,7 +245,8 @@ fn comes_again(manager: &Manager) -> Region {
         manager.stats().huge_broken == 1
     });
     expect(&region, 0..PAGES);
-    // All zero, it takes no store once it is evicted.
+    // All zero, it takes no store once it is evicted. The kernel keeps its page table, because the
+    // content was moved and not discarded.
     region.write_words(0, &[0; HUGE_FRAME]).expect("written");
     until("all of it is out, and no broken frame is known any more", || {
         region.page_out(0, HUGE_FRAME).expect("room");
@@ -253,28 +254,6 @@ fn comes_again(manager: &Manager) -> Region {
         (manager.stats().resident_bytes, manager.engine().huge.broken()) == (0, 0)
     });
     write(&region, 0..1);
-    region
-}
-
-#[test]
-fn a_frame_comes_whole_to_where_the_kernel_has_kept_a_page_table() {
-    let Some(manager) = manager() else { return };
-    let region = comes_again(&manager);
-    if !manager.engine().table_drop.is_on() {
-        return tell("frames over page tables", "this kernel does not free them");
-    }
-    until("a huge frame came", || manager.stats().faults_huge == 2);
-    assert_eq!((huge_bytes(&region), manager.stats().huge_torn), (HUGE_FRAME, 0));
-    write(&region, 1..PAGES);
-    expect(&region, 0..PAGES);
-}
-
-#[test]
-fn a_frame_that_the_kernel_takes_apart_as_it_comes_is_counted_and_joined_once_it_was_written() {
-    let Some(manager) = manager() else { return };
-    // Nobody frees the table.
-    assert!(manager.engine().table_drop.is_to_start());
-    let region = comes_again(&manager);
     until("a huge frame came in OS pages", || manager.stats().huge_torn == 1);
     assert_eq!(huge_bytes(&region), 0);
     write(&region, 1..PAGES);

@@ -122,3 +122,30 @@ impl Engine {
         self.counters.set(Counter::PassedBudgetBytes, bytes);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use pagoda_linux::testing::skip::skip_without_moves;
+
+    use super::*;
+    use crate::assemble::without_threads;
+
+    /// Its pages come and go all the while, so that reclaim never sees that they are not enough.
+    #[test]
+    fn the_budget_is_passed_for_a_thread_that_has_waited_for_its_own_fault() {
+        if skip_without_moves("a budget that is passed") {
+            return;
+        }
+        let engine = without_threads(Bytes::mib(64));
+        let passed_after = |since_ns: u64| {
+            engine.own_fault_since_ns.store(since_ns, Ordering::Relaxed);
+            engine.pass_budget_for_the_oldest(&mut Passes::default());
+            engine.ledger.passed_bytes()
+        };
+        assert_eq!(passed_after(1), 0, "there is room");
+        engine.ledger.took(engine.ledger.room_bytes() as i64);
+        assert_eq!(passed_after(ran_ns()), 0, "it has just begun");
+        assert_eq!(passed_after(0), 0, "none waits");
+        assert!(passed_after(1) > 0);
+    }
+}

@@ -84,9 +84,6 @@ impl RegionBuilder {
         }
         let engine = self.shared.engine()?;
         let base = engine.region_base(self.base, self.purpose, self.len)?;
-        if base.size == BasePage::M2 && engine.huge.is_on() {
-            self.shared.start_table_drop();
-        }
         let unit = base.size.bytes().max(engine.entry_bytes());
         let out_of_space = RegionError::Map { len: self.len, errno: Errno(12) };
         let rounded = |len: Bytes| len.as_usize().checked_next_multiple_of(unit).ok_or(out_of_space);

@@ -16,6 +16,5 @@ pub(crate) mod pending;
 pub mod pins;
 pub(crate) mod placement;
 pub(crate) mod store_share;
-pub(crate) mod table_drop;
 pub(crate) mod touch_streams;
 pub(crate) mod wakeup;

@@ -10,7 +10,6 @@ use pagoda_linux::codec::zstd::Decompressor;
 use pagoda_linux::io::direct_file::AlignedBuffer;
 
 use crate::frames::zones::Taker;
-use crate::state::pending::Fault;
 
 /// The longest page that is stored at once: larger base pages are put in pieces of it.
 pub(super) const PIECE_MAX: usize = 64 << 10;
@@ -30,9 +29,6 @@ pub struct Scratch {
     pub(super) slots: AlignedBuffer,
     /// The taker of its frames, for the turns of several zones.
     pub(crate) taker: Taker,
-    /// Faults that were read while another one was served. None in a thread that does not serve
-    /// faults of others: it must not read any.
-    pub(crate) beside: Option<Vec<Fault>>,
 }
 
 impl Scratch {
@@ -48,7 +44,6 @@ impl Scratch {
             block: vec![0; pagoda_linux::codec::pack::BLOCK].into_boxed_slice(),
             slots: AlignedBuffer::new(page + SLOT),
             taker: Taker::ONCE,
-            beside: None,
         }
     }
 }

@@ -59,7 +59,6 @@ impl Engine {
     /// [`HANDLERS_MAX`](crate::state::pending::HANDLERS_MAX).
     pub(crate) fn handle(&self, id: usize, scratch: &mut Scratch) {
         scratch.taker = Taker::handler(id);
-        scratch.beside = Some(Vec::new());
         let mut faults: Vec<Fault> = Vec::with_capacity(pagoda_linux::uffd::BATCH);
         let mut idle_rounds = 0u32;
         let mut gave_way = false;
@@ -107,9 +106,7 @@ impl Engine {
                     }
                 }
             });
-            let is_served = faults.len() < before;
-            faults.append(scratch.beside.get_or_insert_default());
-            if is_served || gave_way {
+            if faults.len() < before || gave_way {
                 idle_rounds = 0;
             } else {
                 // Another thread holds the entry, for the time of a move or of a compression at

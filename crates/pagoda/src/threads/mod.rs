@@ -7,7 +7,6 @@
 //! | `reclaimer` | 1 | a bell, 100 ms at most |
 //! | `watcher`, with `scan` | 1 in a process, none in a library | a sleep of 1 to 20 ms |
 //! | `prezero` | 1 in a library, unless it is told not to | a bell, 100 ms at most |
-//! | `table_drop` | 1 in a library with a region in huge frames | a bell, 1 s at most |
 //! | `publisher` | 1 in a library that publishes | a bell, 100 ms at most |
 //!
 //! In SIGBUS mode the handler thread reads events alone. In a library the reclaimer watches.
@@ -24,5 +23,4 @@ pub(crate) mod publisher;
 pub(crate) mod reclaimer;
 pub(crate) mod scan;
 pub(crate) mod sigbus;
-pub(crate) mod table_drop;
 pub(crate) mod watcher;

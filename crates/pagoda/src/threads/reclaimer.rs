@@ -30,9 +30,6 @@ const STEPS_BETWEEN_LOOKS: u32 = 16;
 /// How long memory is short before a library's regions are checked for immovable memory.
 const LOOK_AT_IMMOVABLE_NS: u64 = 20_000_000;
 
-/// As many steps that gain something end any trouble of a library.
-const FRUITLESS_BOUND: u32 = 64;
-
 /// How often memory held beyond the budget is measured.
 const MEASURE_NS: u64 = 1_000_000_000;
 
@@ -47,9 +44,6 @@ struct Trouble {
     excess_since_ns: Option<u64>,
     /// Tries of faults that had to be made again before it began.
     kept_faults: u64,
-    /// Fruitless steps that were not yet made up for by others. While a store is full, a page whose
-    /// copy it has may go and come all the while; that is no progress.
-    fruitless: u32,
     /// How often the budget was passed.
     passes: Passes,
     /// The account at the last step that gained nothing.
@@ -244,10 +238,7 @@ impl Engine {
     fn after_step(&self, step: Step, trouble: &mut Trouble) {
         let reason = match step {
             Step::FrameReady | Step::Staged => {
-                trouble.fruitless = trouble.fruitless.saturating_sub(1);
-                if trouble.fruitless == 0 || !trouble.is_library {
-                    trouble.since_ns = None;
-                }
+                trouble.since_ns = None;
                 return;
             }
             // Where all that the hand finds has to stay no round is ever without a find, so that it
@@ -273,7 +264,6 @@ impl Engine {
                 }
             }
         };
-        trouble.fruitless = (trouble.fruitless + 1).min(FRUITLESS_BOUND);
         self.count_trouble(reason, trouble);
         sleep_us(1000);
     }

@@ -70,8 +70,6 @@ impl InThread {
         let scratch = |_| {
             let mut scratch = Scratch::new(engine.base);
             scratch.taker = engine.zones.new_taker();
-            // In this mode none comes.
-            scratch.beside = Some(Vec::new());
             Mutex::new(scratch)
         };
         let scratches = (0..count).map(scratch).collect();
