@@ -202,7 +202,20 @@ impl ManagerBuilder {
         for id in 0..handlers {
             shared.spawn("pagoda-handler", base, move |engine, scratch| engine.handle(id, scratch))?;
         }
-        shared.spawn(RECLAIMER, base, |engine, scratch| engine.reclaim(None, scratch))?;
+        shared.spawn(RECLAIMER, base, |engine, scratch| {
+            std::thread::scope(|threads| {
+                // Few hosts protect a region: the thread is started when it is needed.
+                let start = || {
+                    let lift = || {
+                        pagoda_linux::process::thread::block_signals_for_good();
+                        engine.lift.serve(|range, place| engine.space.lift(range, place).is_ok());
+                    };
+                    let thread = std::thread::Builder::new().name("pagoda-lift".to_owned());
+                    thread.spawn_scoped(threads, lift).is_ok()
+                };
+                engine.reclaim(None, Some(&start), scratch);
+            });
+        })?;
         for shard in 0..shards {
             shared.spawn("pagoda-release", base, move |engine, _| {
                 pagoda_linux::process::thread::raise_priority();

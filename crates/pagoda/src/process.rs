@@ -247,7 +247,7 @@ impl PreparedEngine {
         let mut scratch = Scratch::new(engine.base);
         let body = Box::new(move || {
             rights::give_up();
-            reclaimer.reclaim(Some(&count), &mut scratch);
+            reclaimer.reclaim(Some(&count), None, &mut scratch);
         });
         spawn_raw(c"pagoda-reclaim", body).map_err(thread_error)?;
         for shard in 0..engine.store.releases().shards() {

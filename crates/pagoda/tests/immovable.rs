@@ -1,8 +1,11 @@
-//! Regions whose owner protects or locks parts of them, as garbage collectors and JITs do: nothing
-//! is lost, nothing ends the process, and the budget holds again once the parts can be moved.
+//! Regions whose owner protects parts of them, as garbage collectors and JITs do: they are evicted
+//! like others, nothing is lost, and the protection is as its owner set it.
 
-use pagoda::{Bytes, Manager, Region};
+use std::thread;
+
+use pagoda::{BasePage, Bytes, Manager, Region};
 use pagoda_linux::testing::area::{Area, Rights};
+use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;
 
@@ -10,12 +13,16 @@ const PAGE: usize = 4096;
 const BUDGET: Bytes = Bytes::mib(40);
 const REGION: Bytes = Bytes::mib(64);
 
-fn manager() -> Option<Manager> {
-    if skip_without_moves("immovable memory") {
+/// The ways to serve faults, and the sizes of base pages that differ in how they are evicted.
+const KINDS: [(bool, BasePage); 4] =
+    [(false, BasePage::K64), (true, BasePage::K64), (false, BasePage::K4), (false, BasePage::M2)];
+
+fn manager(in_thread: bool, base: BasePage) -> Option<Manager> {
+    if skip_without_moves("protected memory") {
         return None;
     }
     let builder = Manager::builder().budget(BUDGET).user_mode_only(true).spill_to("/var/tmp", Bytes::gib(1));
-    Some(builder.build().expect("a manager"))
+    Some(builder.serve_in_thread(in_thread).base_page(base).build().expect("a manager"))
 }
 
 /// Of a page: two words that differ from page to page, so that each page is stored.
@@ -42,42 +49,52 @@ fn wrong(region: &Region, seed: u64) -> usize {
     (0..region.len() / PAGE).filter(is_wrong).count()
 }
 
-/// The memory of a protected region is held beyond the budget, which other regions keep to
-/// themselves.
-fn survives(rights: Rights, may_be_read: bool) {
-    let Some(manager) = manager() else { return };
+/// A protected region is evicted like any other, and comes back with its protection.
+fn is_evicted(rights: Rights, may_be_read: bool) {
+    for (in_thread, base) in KINDS {
+        let Some(manager) = manager(in_thread, base) else { return };
+        is_evicted_of(&manager, rights, may_be_read);
+    }
+}
+
+fn is_evicted_of(manager: &Manager, rights: Rights, may_be_read: bool) {
+    let keeps_budget = || manager.stats().anon_bytes <= BUDGET.get();
     let [mut protected, mut other] = [(); 2].map(|()| manager.region(REGION).create().expect("a region"));
     fill(&mut protected, 1);
     let pages = protected.len() / PAGE;
     let area = Area::of_region(protected.as_ptr(), pages);
     area.protect(0..pages, rights).expect("protected");
     if may_be_read {
-        // More of it than the budget holds comes back, and stays.
-        assert_eq!(wrong(&protected, 1), 0, "read as it is protected");
+        for _ in 0..2 {
+            assert_eq!(wrong(&protected, 1), 0, "read as it is protected");
+        }
+        until("the budget holds", keeps_budget);
     }
     fill(&mut other, 2);
     assert_eq!(wrong(&other, 2), 0, "beside the protected part");
+    until("the budget holds beside another region", keeps_budget);
+    assert!(area.allows(0..pages, rights), "its protection is its owner's");
     area.protect(0..pages, Rights::Write).expect("writable again");
-    assert_eq!((wrong(&protected, 1), wrong(&other, 2)), (0, 0), "all of it can be moved again");
-    until("the budget holds again", || manager.stats().anon_bytes <= BUDGET.get());
+    assert_eq!((wrong(&protected, 1), wrong(&other, 2)), (0, 0), "all of it came back");
+    until("the budget holds again", keeps_budget);
     fill(&mut protected, 3);
     assert_eq!((wrong(&protected, 3), wrong(&other, 2)), (0, 0));
 }
 
 #[test]
-fn a_read_only_region_larger_than_the_budget_does_not_end_its_process() {
-    survives(Rights::Read, true);
+fn a_read_only_region_is_evicted_and_comes_back_read_only() {
+    is_evicted(Rights::Read, true);
 }
 
 #[test]
-fn a_region_without_access_does_not_end_its_process() {
-    survives(Rights::None, false);
+fn a_region_without_access_is_evicted_and_stays_without() {
+    is_evicted(Rights::None, false);
 }
 
 /// Parts are protected in turn, as by a collector that has not scanned them yet.
 #[test]
 fn parts_that_are_protected_in_turn_keep_every_write() {
-    let Some(manager) = manager() else { return };
+    let Some(manager) = manager(false, BasePage::K64) else { return };
     let mut region = manager.region(REGION).create().expect("a region");
     let pages = region.len() / PAGE;
     fill(&mut region, 0);
@@ -99,4 +116,63 @@ fn parts_that_are_protected_in_turn_keep_every_write() {
         }
     }
     assert_eq!(wrong(&region, 16), 0);
+}
+
+/// What one thread does with a region of its own.
+fn stir(mut region: Region, seed: u64, rounds: u64) {
+    let pages = region.len() / PAGE;
+    let area = Area::of_region(region.as_ptr(), pages);
+    let mut random = Random::new(seed, 0);
+    let mut content = vec![[0; 16]; pages];
+    let mut rights = vec![Rights::Write; pages];
+    let at = |page: usize| page * PAGE + 8 * (page % 500);
+    for round in 1..=rounds {
+        let from = random.below(pages);
+        let some = from..(from + 1 + random.below(64)).min(pages);
+        match random.below(8) {
+            0..3 => {
+                for page in some.filter(|page| rights[*page] == Rights::Write) {
+                    content[page] = self::content(seed << 32 | round, page);
+                    region.write_at(at(page), &content[page]).expect("written");
+                }
+            }
+            3..5 => {
+                for page in some.filter(|page| rights[*page] != Rights::None) {
+                    let mut found = [0; 16];
+                    region.read_at(at(page), &mut found).expect("read");
+                    assert_eq!(found, content[page], "seed {seed}, round {round}, page {page}");
+                }
+            }
+            5 => {
+                area.discard(some.clone()).expect("discarded");
+                content[some].fill([0; 16]);
+            }
+            kind => {
+                let some = if kind == 7 { 0..pages } else { some };
+                let now = [Rights::Read, Rights::None, Rights::Write][random.below(3)];
+                area.protect(some.clone(), now).expect("protected");
+                rights[some].fill(now);
+            }
+        }
+    }
+    area.protect(0..pages, Rights::Write).expect("writable");
+    for (page, content) in content.into_iter().enumerate() {
+        let mut found = [0; 16];
+        region.read_at(at(page), &mut found).expect("read");
+        assert_eq!(found, content, "seed {seed}, page {page}");
+    }
+}
+
+#[test]
+fn threads_that_protect_discard_and_write_lose_nothing_to_a_lift() {
+    let rounds = if std::env::var_os("PAGODA_LONG_TESTS").is_some() { 20_000 } else { 2_000 };
+    for (in_thread, base) in KINDS {
+        let Some(manager) = manager(in_thread, base) else { return };
+        thread::scope(|threads| {
+            for seed in 1..=3 {
+                let region = manager.region(Bytes::mib(24)).create().expect("a region");
+                threads.spawn(move || stir(region, seed, rounds));
+            }
+        });
+    }
 }

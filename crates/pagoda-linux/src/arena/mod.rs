@@ -17,6 +17,7 @@ mod children;
 mod give_back;
 pub mod huge_arena;
 pub(crate) mod huge_break;
+pub mod lift;
 mod slot;
 
 use std::io;

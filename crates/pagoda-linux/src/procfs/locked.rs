@@ -37,17 +37,44 @@ impl LockedReader {
     ///
     /// # Errors
     /// Those of `pread`. Mappings before it were passed to `f`.
-    pub fn for_each(&mut self, mut f: impl FnMut(&Mapping)) -> io::Result<()> {
-        let mut any = false;
-        let status = |line: &[u8]| any |= locked_kib(line).is_some_and(|kib| kib > 0);
-        self.smaps.lines_of(&self.status, status)?;
-        if any { self.smaps.for_each(&[Flag::Locked], |mapping, _| f(mapping)) } else { Ok(()) }
+    pub fn for_each(&mut self, f: impl FnMut(&Mapping)) -> io::Result<()> {
+        let (locked, _) = self.counts()?;
+        self.for_each_of(locked, f)
+    }
+
+    /// The same, and whether these are all pages that have to stay for long. Others may be pinned
+    /// for a device or by io_uring, and the kernel tells only that there are some.
+    ///
+    /// # Errors
+    /// As for [`for_each`](Self::for_each).
+    pub fn for_each_of_all(&mut self, mut f: impl FnMut(&Mapping)) -> io::Result<bool> {
+        let (locked, pinned) = self.counts()?;
+        let mut told = 0;
+        self.for_each_of(locked, |mapping| {
+            told += (mapping.end - mapping.start) as u64 >> 10;
+            f(mapping);
+        })?;
+        Ok(pinned == 0 && told >= locked)
+    }
+
+    /// KiB that are locked, and that are pinned.
+    fn counts(&mut self) -> io::Result<(u64, u64)> {
+        let mut counts = (0, 0);
+        self.smaps.lines_of(&self.status, |line| {
+            counts.0 += kib(line, b"VmLck:").unwrap_or(0);
+            counts.1 += kib(line, b"VmPin:").unwrap_or(0);
+        })?;
+        Ok(counts)
+    }
+
+    fn for_each_of(&mut self, locked: u64, mut f: impl FnMut(&Mapping)) -> io::Result<()> {
+        if locked > 0 { self.smaps.for_each(&[Flag::Locked], |mapping, _| f(mapping)) } else { Ok(()) }
     }
 }
 
-/// The line `VmLck:     1234 kB` of status. It counts address space, of files too.
-fn locked_kib(line: &[u8]) -> Option<u64> {
-    let value = line.strip_prefix(b"VmLck:")?.strip_suffix(b" kB")?.trim_ascii();
+/// A line like `VmLck:     1234 kB` of status. It counts address space, of files too.
+fn kib(line: &[u8], name: &[u8]) -> Option<u64> {
+    let value = line.strip_prefix(name)?.strip_suffix(b" kB")?.trim_ascii();
     std::str::from_utf8(value).ok()?.parse().ok()
 }
 
@@ -61,8 +88,8 @@ mod tests {
 
     #[test]
     fn lines_are_read_exactly() {
-        assert_eq!(locked_kib(b"VmLck:\t      64 kB"), Some(64));
-        assert_eq!(locked_kib(b"VmPin:\t      64 kB"), None);
+        assert_eq!(kib(b"VmLck:\t      64 kB", b"VmLck:"), Some(64));
+        assert_eq!(kib(b"VmPin:\t      64 kB", b"VmLck:"), None);
     }
 
     #[test]

@@ -280,6 +280,25 @@ impl Area {
         maps.lines().filter_map(range_of).any(|range| range.start <= at && at + len <= range.end)
     }
 
+    /// Whether these OS pages are of one mapping with these rights.
+    ///
+    /// # Panics
+    /// If the kernel does not say.
+    #[must_use]
+    pub fn allows(&self, pages: Range<usize>, rights: Rights) -> bool {
+        let (at, len) = self.at(&pages);
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+        let told = match rights {
+            Rights::None => " ---p",
+            Rights::Read => " r--p",
+            Rights::Write => " rw-p",
+        };
+        maps.lines()
+            .filter(|line| line.contains(told))
+            .filter_map(range_of)
+            .any(|range| range.start <= at && at + len <= range.end)
+    }
+
     /// Keeps other mappings out of unmapped pages.
     fn hold(&self, at: usize, len: usize) -> io::Result<()> {
         // SAFETY: it fails where another mapping was quicker.

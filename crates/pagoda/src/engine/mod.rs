@@ -15,11 +15,11 @@
 //!    remote store the writer, a reader or the keeper, and within it for a moment the routes; see
 //!    `store`
 //! 5. a zone's change of size; the zones and their turns, and huge frames; the scanner of huge
-//!    pages; the list of limits; the list of owners, then the migration of one of them; the list of
-//!    owed pages, then the requests for them; the helpers, then the readahead of a file; the reader
-//!    of memory that is empty in children; a file's writes, one at a time (held while the disk
-//!    writes, perhaps with an entry's busy bit, never with the gate), then the known state of that
-//!    file
+//!    pages; the lists of protected pages and of limits; the list of owners, then the migration of
+//!    one of them; the list of owed pages, then the requests for them; the helpers, then the
+//!    readahead of a file; the reader of memory that is empty in children; a file's writes, one at
+//!    a time (held while the disk writes, perhaps with an entry's busy bit, never with the gate),
+//!    then the known state of that file
 //!
 //! Innermost, around nothing else: the lock within which a table gives out its nodes
 //! (`pagoda_core::space::radix`), the list of servers of SIGBUS, and the streaks of faults.
@@ -55,6 +55,7 @@ use crate::state::clears::Clearing;
 use crate::state::hand::Hand;
 use crate::state::helpers::Helpers;
 use crate::state::ledger::Ledger;
+use crate::state::lift::Lift;
 use crate::state::limits::Limits;
 use crate::state::pending::{HANDLERS_MAX, Recent};
 use crate::state::pins::Pins;
@@ -113,6 +114,8 @@ pub(crate) struct Engine {
     /// The trace of single faults and evictions, if there is one.
     pub(crate) trace: Option<Tracer>,
     pub(crate) pins: Pins,
+    /// Protected pages that are to be lifted.
+    pub(crate) lift: Lift,
     /// Bytes that the owners of regions have pinned.
     pub(crate) pinned_bytes: AtomicU64,
     /// Where threads run during a streak of faults.
@@ -222,6 +225,7 @@ impl Engine {
             counters,
             trace: None,
             pins: Pins::default(),
+            lift: Lift::default(),
             pinned_bytes: AtomicU64::new(0),
             placement: Placement::default(),
             store_share: StoreShare::default(),

@@ -206,6 +206,7 @@ impl Engine {
             return Err(RegionError::Entries { len: Bytes::new(range.len() as u64), base: self.base });
         }
         if let Some(present) = present {
+            self.lift.turn_off();
             self.mark_present(&table, present, range);
         }
         Ok(())

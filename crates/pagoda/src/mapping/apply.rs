@@ -46,6 +46,13 @@ impl Engine {
             // Our own event, about unused frames.
             return None;
         }
+        if let Message::Remap { to, .. } = &message
+            && self.lift.is_place(*to)
+        {
+            // Our own: the entries tell what was lifted.
+            self.lift.tell();
+            return None;
+        }
         self.apply_or_defer(table, message, scratch);
         self.apply_deferred(table, scratch);
         None

@@ -243,6 +243,12 @@ impl Engine {
             HugeMove::Part(bytes, _) => bytes,
             HugeMove::Nothing(stop) => {
                 self.huge.put_empty(&self.space, slot);
+                if stop == Stop::Refused && self.lift.works() {
+                    // Its owner has protected it. It is lifted by base pages.
+                    self.huge.note_broken(block.range.start());
+                    block.give(span, &words.map(|word| word.with_huge(false)));
+                    return Err(Step::Looking);
+                }
                 let warmth = if stop == Stop::Again { words[0].warmth() } else { 3 };
                 block.give(span, &words.map(|word| word.with_warmth(warmth)));
                 return Err(if stop == Stop::Again { Step::Again } else { Step::Looking });

@@ -12,6 +12,7 @@
 pub(crate) mod clean_copy;
 pub(crate) mod collapse;
 pub(crate) mod huge;
+pub(crate) mod lift;
 pub(crate) mod pageout;
 pub(crate) mod passing;
 pub(crate) mod protected;

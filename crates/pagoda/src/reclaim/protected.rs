@@ -1,12 +1,12 @@
-//! Memory of a library's regions that its owner has protected: read-only, `PROT_NONE`
-//! or executable parts.
+//! Memory of a library's regions that its owner has protected, where it can't be lifted.
 //!
-//! The kernel moves nothing out of such memory. A copy in place of a move can't be made safe:
-//! between the copy and the discard its owner may make it writable and write, which sends no event,
-//! and that write would be lost. So it stays where it is. Where reclaim finds nothing else to move
-//! it counts beyond the budget, and a garbage collector or a JIT that protects its heap is not
-//! ended for that. It is measured again every second as long as there is any. This module must
-//! never count memory that can be moved.
+//! The kernel moves nothing out of read-only, `PROT_NONE` or executable parts. A copy in place of a
+//! move can't be made safe: between the copy and the discard its owner may make it writable and
+//! write, which sends no event, and that write would be lost. `lift.rs` takes it out by another
+//! way. Where that does not work it stays, and counts beyond the budget once reclaim finds nothing
+//! else to move: a garbage collector or a JIT that protects its heap is not ended for that. It is
+//! measured again every second as long as there is any. This module must never count memory that
+//! can be moved.
 
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::procfs::locked::LockedReader;
@@ -67,6 +67,10 @@ impl Engine {
         }
         for (counter, bytes) in COUNTERS.into_iter().zip(bytes) {
             self.counters.set(counter, bytes);
+        }
+        if self.lift.works() {
+            // It can be evicted, if more slowly.
+            return false;
         }
         // Locked memory was promised room by its owner, within the budget.
         self.ledger.hold_beyond(bytes[..LOCKED].iter().sum())

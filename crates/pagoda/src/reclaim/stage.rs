@@ -133,8 +133,20 @@ impl Engine {
         index: usize,
         copied: &mut Vec<Copied>,
     ) -> Step {
-        let entry_bytes = table.entry_bytes();
-        let page = span.page(index, span.range(), entry_bytes);
+        let page = span.page(index, span.range(), table.entry_bytes());
+        self.stage_page_from(table, span, index, &page, copied)
+    }
+
+    /// The same of those granules that `from` has. It may be where they were lifted to.
+    pub(super) fn stage_page_from(
+        &self,
+        table: &Table,
+        span: &Span,
+        index: usize,
+        from: &Page,
+        copied: &mut Vec<Copied>,
+    ) -> Step {
+        let page = span.page(index, span.range(), table.entry_bytes());
         let entry = span.entry(index);
         let Some(word) = try_take(entry) else { return Step::Looking };
         if word.is_huge() {
@@ -158,7 +170,7 @@ impl Engine {
             Backing::None | Backing::Handle(_) => Granules::NONE,
         };
         let slots = [slot];
-        let (out, stop) = self.evict_granules(&page, word.resident().without(taken), &slots);
+        let (out, stop) = self.evict_granules(from, word.resident().without(taken), &slots);
         let [slot] = slots;
         self.went_out(word.zone(), i64::from(out.count()) * 4096);
         for (first, end) in out.runs() {
@@ -167,6 +179,7 @@ impl Engine {
         }
         // Pages that can't leave are not tried again at once.
         let warmth = match stop {
+            Some(Stop::Refused) if self.lift.note(page.addresses(0, 1).start()) => word.warmth(),
             Some(Stop::Refused) => 3,
             // Shared by a fork, it is soon our own.
             Some(Stop::Busy) => {

@@ -17,10 +17,11 @@ impl Region {
     /// [`AccessError::Protected`]; an access by address raises SIGSEGV, or `EFAULT` from a system
     /// call. Content stays, and pages that are swapped out are swapped in by reads as before.
     ///
-    /// The kernel moves nothing out of memory that can't be read and written: resident pages of a
-    /// protected part stay resident. Where nothing else can be evicted they are held beyond the
-    /// budget. [Page the part out](super::Managed::page_out) before, if it is not needed for a
-    /// while. It can be evicted again once all access is allowed.
+    /// A protected part is evicted like any other, with a few microseconds more for each page, and
+    /// comes back with its protection. That is so for a part that mprotect(2) has protected by its
+    /// address, too. It stays resident, beyond the budget if nothing else can be evicted, where the
+    /// manager has adopted memory, where pages of the process are pinned for long (a device,
+    /// io_uring's registered buffers) and before Linux 5.7.
     ///
     /// # Errors
     /// The error of mprotect(2): an offset or length that is no multiple of the OS page, or the

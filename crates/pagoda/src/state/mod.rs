@@ -9,6 +9,7 @@ pub(crate) mod clears;
 pub(crate) mod hand;
 pub(crate) mod helpers;
 pub(crate) mod ledger;
+pub(crate) mod lift;
 pub(crate) mod limits;
 #[cfg(feature = "migrate")]
 pub(crate) mod owed;

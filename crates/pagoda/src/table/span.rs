@@ -131,6 +131,10 @@ impl Page {
     pub(crate) fn without(self, granules: Granules) -> Self {
         Self { granules: self.granules.without(granules), ..self }
     }
+    /// The same at another address.
+    pub(crate) fn shifted(&self, by: usize) -> Self {
+        Self { base: self.base.wrapping_add(by), ..*self }
+    }
     /// The granule of `address`.
     pub(crate) fn granule_of(&self, address: usize) -> u32 {
         (address.wrapping_sub(self.base) / OS_PAGE) as u32

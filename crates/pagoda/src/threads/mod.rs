@@ -12,7 +12,7 @@
 //! In SIGBUS mode the handler thread reads events alone. In a library the reclaimer watches.
 //! `sigbus` is the handler of faults in the thread that has them. Other modules have threads of
 //! their own: the keeper and the release worker (`store`), arrivals (`migrate`), readahead
-//! (`file`).
+//! (`file`), and the one that lifts protected pages (`state/lift.rs`).
 //!
 //! A loop holds nothing while it waits.
 

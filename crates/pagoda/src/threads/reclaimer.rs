@@ -87,13 +87,21 @@ const EXCESS_NS: u64 = 50_000_000;
 
 impl Engine {
     /// Reclaims until the engine ends. `count` is the kernel's count of the process, where that is
-    /// the measure.
-    pub(crate) fn reclaim(&self, count: Option<&StatmReader>, scratch: &mut Scratch) {
+    /// the measure. `start_lifter` starts a thread that lifts protected pages, in a library.
+    pub(crate) fn reclaim(
+        &self,
+        count: Option<&StatmReader>,
+        start_lifter: Option<&dyn Fn() -> bool>,
+        scratch: &mut Scratch,
+    ) {
         let mut pressure = Pressure::new(self.marks());
         let mut trouble = Trouble { is_library: count.is_none(), ..Trouble::default() };
         let mut rebuild_due_ns = 0;
         let mut followed = Followed::default();
         let mut balancing = Balancing::default();
+        if start_lifter.is_some() {
+            self.lift.turn_on();
+        }
         while !self.is_quitting() {
             pagoda_linux::process::rights::follow();
             self.placement.follow(&mut followed);
@@ -103,6 +111,8 @@ impl Engine {
                 self.measure_immovable();
             }
             pressure.adjust(self.marks());
+            // Also what a call has asked to page out.
+            start_lifter.iter().for_each(|start| self.evict_protected(*start, scratch));
             self.watch_handlers();
             self.look_after_releases();
             self.drain_idle_turns();
@@ -140,6 +150,7 @@ impl Engine {
             self.keep_budget();
             self.keep_store_within_limits(&mut trouble, &mut balancing.balance);
         }
+        self.lift.quit();
     }
 
     fn look_at_count(&self, count: Option<&StatmReader>) {
