@@ -105,6 +105,7 @@ impl Config {
 
 /// Why a configuration string could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ConfigError {
     /// The text at this byte is not `name=value`.
     NotAField {

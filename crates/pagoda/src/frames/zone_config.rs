@@ -18,6 +18,7 @@ pub const NAME_BYTES_MAX: usize = 16;
 
 /// Where a zone's memory is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Place {
     /// Wherever the kernel takes it from.
     #[default]

@@ -131,6 +131,7 @@ impl GetError {
 
 /// Why a store could not be opened.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// Less memory than one segment takes.
     #[error("a store needs {least} of memory at least, not {limit}; give it more memory")]

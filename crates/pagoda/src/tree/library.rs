@@ -41,6 +41,7 @@ const LOOKS_MOST: u32 = 8;
 /// The state of a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
+#[non_exhaustive]
 pub enum MigrationState {
     /// The region is sent to another host.
     Sending = 1,

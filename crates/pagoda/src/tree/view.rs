@@ -22,6 +22,7 @@ use crate::stats::latencies::{LATENCY_WORDS, Latencies};
 
 /// Why a file has nothing to show.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ViewError {
     /// It is not there, or this user may not read it.
     #[error("it can't be read ({0})")]
