@@ -29,6 +29,7 @@ use pagoda_linux::mem::own_memory::{declare_library_data, forget_what_parents_ha
 use pagoda_linux::mem::reserved;
 use pagoda_linux::mem::transparent_huge;
 use pagoda_linux::mem::unforked;
+use pagoda_linux::process::affinity::{self, Processors};
 use pagoda_linux::process::doorbell::{Answer, Doorbell, leave};
 use pagoda_linux::process::image_mark;
 use pagoda_linux::process::last_thread::{LastThread, forget_raw_threads};
@@ -189,10 +190,36 @@ enum Start {
     WhenGrown,
 }
 
+/// A thread that is started beside the one that starts it, on the same processor. Most processes
+/// end before it runs at all. On another processor it would have to be woken twice, for its start
+/// and for its end, and each costs as much as the rest of a short process's start.
+#[derive(Clone, Copy)]
+struct Beside {
+    /// Where it may run in the end.
+    all: Processors,
+}
+
+impl Beside {
+    /// Holds the calling thread where it is, so that a thread that it starts begins there. None if
+    /// it may run nowhere else, or can't be held.
+    fn hold() -> Option<Self> {
+        let (all, here) = (affinity::of_thread(0).ok()?, affinity::current()?);
+        (all.count() > 1 && affinity::hold(0, &Processors::one(here)).is_ok()).then_some(Self { all })
+    }
+
+    /// Lets the calling thread run where it may.
+    fn let_go(&self) {
+        let _ = affinity::hold(0, &self.all);
+    }
+}
+
 /// Makes this process one that is watched.
 fn begin(tree: Tree, start: Start) {
     current::set_watched();
-    if let Err(error) = spawn_raw(c"pagoda-watch", Box::new(move || watch(tree, start))) {
+    let beside = if let Start::WhenGrown = start { Beside::hold() } else { None };
+    let spawned = spawn_raw(c"pagoda-watch", Box::new(move || watch(tree, start, beside)));
+    beside.iter().for_each(Beside::let_go);
+    if let Err(error) = spawned {
         decline(start);
         if let Some((config, member)) = introduce(tree, start) {
             fail(&config, &member, StartError::Threads((&error).into()));
@@ -241,10 +268,11 @@ fn fail(config: &Config, member: &Member, error: StartError) {
 
 /// The first raw thread: watches the process while it is small, then opens everything, starts the
 /// other threads, and becomes the engine's watcher.
-fn watch(tree: Tree, start: Start) {
+fn watch(tree: Tree, start: Start, beside: Option<Beside>) {
     if let Start::WhenGrown = start {
         sleep_us(LOOK_LEAST_US);
     }
+    beside.iter().for_each(Beside::let_go);
     let left = leave_files().inspect(|()| spare_descriptor::keep_first());
     let Some((config, member)) = introduce(tree, start) else { return decline(start) };
     let config = &config;

@@ -248,3 +248,23 @@ fn the_tree_file_of_a_pagoda_that_lives_is_left_to_it() {
     assert_eq!(running.end().1, Some(0));
     assert_eq!(files(runtime.path()), 0);
 }
+
+/// The thread that watches a child begins on its processor, and may run where the child may.
+#[test]
+fn a_child_and_its_watcher_may_run_where_their_maker_may() {
+    let script = r#"
+        my $look = 'grep -h Cpus_allowed: /proc/self/status; '
+            . 'for i in 1 2 3 4 5 6 7 8 9; do for j in 1 2 3 4 5 6 7 8 9 0; do sleep 0.1; '
+            . 'all=$(grep -h Cpus_allowed: /proc/$$/task/*/status); '
+            . 'test $(echo "$all" | wc -l) -ge 2 && test $(echo "$all" | sort -u | wc -l) = 1 '
+            . '&& echo "$all" | head -1 && exit; done; done';
+        open my $child, '-|', 'sh', '-c', $look or die;
+        print <$child>;
+        whole();
+    "#;
+    let Some(mut command) = managed(&["--quiet"], script) else { return };
+    let own = fs::read_to_string("/proc/thread-self/status").expect("/proc");
+    let own = own.lines().find(|line| line.starts_with("Cpus_allowed:")).expect("a line");
+    let shown = output(&mut command);
+    assert_eq!(text(&shown.stdout), format!("{own}\n{own}\n"), "{}", text(&shown.stderr));
+}
