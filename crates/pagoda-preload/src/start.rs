@@ -32,7 +32,8 @@ use pagoda_linux::mem::unforked;
 use pagoda_linux::process::affinity::{self, Processors};
 use pagoda_linux::process::doorbell::{Answer, Doorbell, leave};
 use pagoda_linux::process::image_mark;
-use pagoda_linux::process::last_thread::{LastThread, forget_raw_threads};
+use pagoda_linux::process::last_thread::{LastThread, forget_raw_threads, threads as all_threads};
+use pagoda_linux::process::lock::Lock;
 use pagoda_linux::process::offer::{Offer, Taken};
 use pagoda_linux::process::rights::{self, RightsReader};
 use pagoda_linux::process::spare_descriptor;
@@ -74,6 +75,50 @@ static WANTED: AtomicU32 = AtomicU32::new(0);
 
 /// Whether starting an engine has failed.
 static HAS_FAILED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the threads of this process are to end.
+static ENDING: AtomicBool = AtomicBool::new(false);
+
+/// The member that this process is, with its number: a child has another.
+static MEMBER: Lock<Option<(u32, Member)>> = Lock::new(None);
+
+/// How long a call waits for the ends of our threads.
+const END_WAIT_NS: u64 = 2_000_000_000;
+
+/// Runs `call` without a thread of ours: everything is swapped in before. An engine that there was
+/// does not come again, and the process is only counted from then on.
+pub fn alone<T>(call: impl FnOnce() -> T) -> T {
+    let had_engine = current::engine().is_some();
+    ENDING.store(true, Ordering::SeqCst);
+    let until = now_ns() + END_WAIT_NS;
+    while all_threads().is_some_and(|threads| threads > 1) && now_ns() < until {
+        WANTED.store(1, Ordering::Release);
+        wake(&WANTED);
+        // It may have begun just now.
+        if let Some(engine) = current::engine() {
+            engine.end();
+            current::deactivate();
+        }
+        sleep_us(100);
+    }
+    let are_gone = all_threads() == Some(1);
+    let result = call();
+    if !are_gone {
+        // They go on, if they have not ended after all.
+        ENDING.store(false, Ordering::SeqCst);
+        return result;
+    }
+    if had_engine {
+        HAS_FAILED.store(true, Ordering::Release);
+    }
+    WANTED.store(0, Ordering::Release);
+    let own = MEMBER.lock().filter(|(process, _)| *process == std::process::id());
+    ENDING.store(false, Ordering::SeqCst);
+    if let Some(tree) = current::tree() {
+        begin(*tree, own.map_or(Start::WhenGrown, |(_, member)| Start::Again(member)));
+    }
+    result
+}
 
 /// How long a thread waits for an engine that it wants.
 const ENGINE_WAIT_NS: u64 = 2_000_000_000;
@@ -185,6 +230,8 @@ enum Start {
     AtOnce(Member),
     /// A child that is offered its missing pages: if it can take them over.
     TakesOver(Offer),
+    /// A member whose threads had ended for a call: again, when it has grown.
+    Again(Member),
     /// When it has grown. It is a member as soon as it has lived for a moment: most end before, and
     /// pay for nothing but a thread.
     WhenGrown,
@@ -231,7 +278,15 @@ fn begin(tree: Tree, start: Start) {
 /// be one.
 fn introduce(tree: Tree, start: Start) -> Option<(Config, Member)> {
     let config = CONFIG.config()?;
-    let member = if let Start::AtOnce(member) = start { member } else { tree.join()? };
+    let member = match start {
+        Start::AtOnce(member) | Start::Again(member) => member,
+        Start::TakesOver(_) | Start::WhenGrown => tree.join()?,
+    };
+    *MEMBER.lock() = Some((std::process::id(), member));
+    if HAS_FAILED.load(Ordering::Acquire) {
+        // Its engine has ended.
+        return Some((config, member));
+    }
     let counters = member.counters();
     crate::alloc::say_exhaustion_in(member.counters());
     counters.set(Counter::BudgetBytes, config.budget.get());
@@ -273,6 +328,9 @@ fn watch(tree: Tree, start: Start, beside: Option<Beside>) {
         sleep_us(LOOK_LEAST_US);
     }
     beside.iter().for_each(Beside::let_go);
+    if ENDING.load(Ordering::SeqCst) {
+        return;
+    }
     let left = leave_files().inspect(|()| spare_descriptor::keep_first());
     let Some((config, member)) = introduce(tree, start) else { return decline(start) };
     let config = &config;
@@ -290,6 +348,7 @@ fn watch(tree: Tree, start: Start, beside: Option<Beside>) {
     }
     let mut count = match AnonReader::new() {
         Ok(count) => count,
+        Err(_) if matches!(start, Start::Again(_)) => return,
         Err(error) => return fail(config, &member, StartError::Proc((&error).into())),
     };
     let held = if let Start::AtOnce(_) = start {
@@ -297,10 +356,14 @@ fn watch(tree: Tree, start: Start, beside: Option<Beside>) {
     } else {
         rights::give_up_until_start();
         let from = shares::engine_from(member.tree().budget());
+        let has_ended = HAS_FAILED.load(Ordering::Acquire);
         watch_while(&mut count, &member, |anon| {
-            give_way::is_shared() || anon < from && WANTED.load(Ordering::Acquire) == 0
+            has_ended || give_way::is_shared() || anon < from && WANTED.load(Ordering::Acquire) == 0
         })
     };
+    if ENDING.load(Ordering::SeqCst) {
+        return;
+    }
     rights::take_back_for_start();
     if let Err(error) = manage(config, member, held, None) {
         rights::give_up();
@@ -332,7 +395,7 @@ fn watch_while(count: &mut AnonReader, member: &Member, go_on: impl Fn(Bytes) ->
         let anon = count.read(shared).map_or(before, |(resident, others)| (resident - others) as u64);
         counters.set(Counter::LastLookNs, now_ns());
         member.hold_unlimited(anon);
-        if !go_on(Bytes::new(anon)) {
+        if ENDING.load(Ordering::SeqCst) || !go_on(Bytes::new(anon)) {
             return Bytes::new(anon);
         }
         if let Some(changed) = changed {

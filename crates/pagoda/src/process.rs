@@ -175,6 +175,15 @@ impl ProcessEngine {
         }
     }
 
+    /// The same, and ends the engine's threads: they are gone a tenth of a second later.
+    pub fn end(&self) {
+        self.release();
+        self.engine.quit.store(true, Ordering::Release);
+        self.engine.bell.ring();
+        self.engine.quit_handlers.store(true, Ordering::Release);
+        self.engine.end_workers();
+    }
+
     /// Brings `range` back and ends its management, then runs `register`, by which the program
     /// registers it with a userfaultfd of its own. False, and `register` did not run, if other
     /// threads were in the way for too long.

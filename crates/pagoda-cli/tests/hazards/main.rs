@@ -13,6 +13,7 @@ mod last_thread;
 mod limits;
 mod members;
 mod memory_group;
+mod namespaces;
 mod noexec;
 mod outlived;
 mod preloaded;

@@ -40,6 +40,23 @@ pub fn forget_raw_threads() {
     RAW_THREADS.store(0, Ordering::SeqCst);
 }
 
+/// Whether the calling thread is the only one of the program.
+#[must_use]
+pub fn is_alone() -> bool {
+    let ended = ENDED.load(Ordering::SeqCst);
+    let raw_threads = RAW_THREADS.load(Ordering::SeqCst);
+    threads() == Some(raw_threads + 1) && ENDED.load(Ordering::SeqCst) == ended
+}
+
+/// The threads of this process, ours among them. None if the kernel does not say.
+#[must_use]
+pub fn threads() -> Option<u64> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let stat = rustix::fs::open(c"/proc/self/stat", flags, Mode::empty()).ok()?;
+    let mut text = [0; 1024];
+    Some(read_start(&stat, &mut text).ok().and_then(parse_stat)?.threads)
+}
+
 /// Threads that are followed at once, ours among them: a program with more is not about to end.
 const FOLLOWED_MOST: usize = 32;
 

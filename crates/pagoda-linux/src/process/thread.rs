@@ -70,8 +70,9 @@ pub fn spawn_raw(name: &'static std::ffi::CStr, body: Body) -> io::Result<()> {
         top.sub(2).write(run as *const () as usize);
         top.sub(1).write(start.expose_provenance());
     }
+    // Without CLONE_FS: a program whose directory and root no other thread shares may enter another
+    // mount namespace.
     let flags = raw::CLONE_VM
-        | raw::CLONE_FS
         | raw::CLONE_SIGHAND
         | raw::CLONE_THREAD
         | raw::CLONE_SYSVSEM

@@ -12,6 +12,7 @@ mod lend;
 pub mod limits;
 mod lock;
 pub mod mutexes;
+mod namespaces;
 mod processors;
 pub mod real;
 pub mod threads;

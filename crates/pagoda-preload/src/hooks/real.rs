@@ -13,7 +13,7 @@ use crate::current::OWN_FAILURE;
 
 /// The real functions: found once, before the program can call a hook on purpose.
 static REAL: [AtomicPtr<c_void>; NAMES.len()] = [const { AtomicPtr::new(std::ptr::null_mut()) }; NAMES.len()];
-const NAMES: [&CStr; 53] = [
+const NAMES: [&CStr; 55] = [
     c"pthread_create",
     c"pthread_mutex_init",
     c"pthread_mutex_destroy",
@@ -33,6 +33,8 @@ const NAMES: [&CStr; 53] = [
     c"capset",
     c"clone",
     c"ioctl",
+    c"unshare",
+    c"setns",
     c"__libc_start_main",
     c"__lsan_do_leak_check",
     c"__lsan_do_recoverable_leak_check",
