@@ -32,6 +32,9 @@ use pagoda_linux::testing::process::end_at_once;
 use support::managed::{ROLE, Run};
 use support::suite::{self, Test};
 
+/// Each waits for its pages half of the time.
+const AT_ONCE: usize = 2;
+
 /// The least that is taken.
 const BUDGET: &str = "32M";
 
@@ -106,7 +109,7 @@ fn main() -> ExitCode {
             run: Box::new(move || run(kind, base_page, forks.unwrap_or(length(kind.short, kind.long)))),
         })
     });
-    suite::run(&arguments, tests.collect(), 1)
+    suite::run(&arguments, tests.collect(), AT_ONCE)
 }
 
 fn run(kind: &Kind, base_page: &str, forks: u64) -> Result<String, String> {

@@ -29,15 +29,18 @@ use std::time::Duration;
 
 use pagoda_linux::testing::length::length;
 use pressure::{Arena, Rounds};
-use support::managed::{ROLE, Run};
+use support::managed::{ROLE, Run, longer};
 use support::suite::{self, Test};
+
+/// Each waits for its pages half of the time.
+const AT_ONCE: usize = 2;
 
 /// The least that is taken.
 const BUDGET: &str = "32M";
 
 /// How long each case takes.
 fn time() -> Duration {
-    Duration::from_secs(length(1, 2))
+    Duration::from_secs(length(1, 2)) * longer()
 }
 
 /// A case: its name, its work in a thread until its rounds are over, and the counters that show
@@ -82,7 +85,7 @@ fn main() -> ExitCode {
         })
     });
     let rights = Test { name: "jit_rights".to_owned(), run: Box::new(rights::run) };
-    suite::run(&arguments, cases.chain([rights]).collect(), 1)
+    suite::run(&arguments, cases.chain([rights]).collect(), AT_ONCE)
 }
 
 fn run(case: &Case, base_page: &str) -> Result<String, String> {

@@ -17,7 +17,7 @@ const PAGES: usize = 24 * PAGES_PER_MIB;
 const OWN_MOST: u64 = 8 << 20;
 
 /// Seconds until unmanaged memory was scanned again, and on a machine that has much else to do.
-const LOOKS: [&str; 2] = ["5", "60"];
+const LOOKS: [&str; 3] = ["5", "15", "60"];
 
 /// From outside.
 pub fn is_there_alone() -> Result<String, String> {
@@ -32,10 +32,12 @@ pub fn is_there_alone() -> Result<String, String> {
             Ok::<_, String>((ended.counter("own_bytes")?, ended.counter("left_locked_bytes")?))
         };
         let is_seen = |(_, locked): (u64, u64)| locked >= 16 << 20;
-        let [soon, late] = LOOKS;
-        let mut found = run(soon)?;
-        if !is_seen(found) {
-            found = run(late)?;
+        let mut found = (0, 0);
+        for looks in LOOKS {
+            found = run(looks)?;
+            if is_seen(found) {
+                break;
+            }
         }
         let (own, locked) = found;
         if own > OWN_MOST || !is_seen(found) {

@@ -43,7 +43,7 @@ use support::suite::{self, Test};
 type Body = fn() -> Result<String, String>;
 
 /// Most of these programs wait for a look of the watcher most of their time.
-const AT_ONCE: usize = 3;
+const AT_ONCE: usize = 4;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -53,15 +53,15 @@ fn main() -> ExitCode {
     // Those that take longest begin first, so that none of them is left alone at the end.
     let tests: &[(&str, Body)] = &[
         ("a_child_has_everything_whatever_its_parent_does_next", left_behind::has_everything),
+        ("a_store_that_fills_up_or_fails_ends_the_program_with_a_reason", store_trouble::ends_with_a_reason),
+        ("a_program_that_locks_all_its_memory_locks_its_own_alone", locked_all::is_there_alone),
         (
             "a_child_whose_parent_is_killed_before_that_ends_with_a_reason",
             left_behind::ends_without_its_parent,
         ),
         ("a_program_over_its_zones_has_right_data_under_each_policy", zoned::is_right),
-        ("a_program_that_locks_all_its_memory_locks_its_own_alone", locked_all::is_there_alone),
         ("what_the_child_of_a_raw_fork_discards_stays_discarded", discard_in_child::stays_discarded),
         ("a_process_and_its_children_stay_within_one_budget", tree_budget::is_kept),
-        ("a_store_that_fills_up_or_fails_ends_the_program_with_a_reason", store_trouble::ends_with_a_reason),
         ("too_few_descriptors_are_named", process_limits::descriptors),
         (
             "a_fork_with_too_few_descriptors_gets_one_or_ends_with_a_reason",

@@ -23,16 +23,19 @@ use std::time::Duration;
 
 use pagoda_linux::testing::length::length;
 use pressure::{Arena, Rounds};
-use support::managed::{ROLE, Run};
+use support::managed::{ROLE, Run, longer};
 use support::random::mix;
 use support::suite::{self, Test};
+
+/// Each waits for its pages half of the time.
+const AT_ONCE: usize = 2;
 
 /// The least that is taken.
 const BUDGET: &str = "32M";
 
 /// How long each race takes where no number of rounds is given.
 fn time() -> Duration {
-    Duration::from_secs(length(1, 2))
+    Duration::from_secs(length(1, 2)) * longer()
 }
 
 /// The longest time for a round, on a busy machine: longer is a hang.
@@ -75,7 +78,7 @@ fn main() -> ExitCode {
             run: Box::new(move || run(race, base_page, rounds)),
         })
     });
-    suite::run(&arguments, tests.collect(), 1)
+    suite::run(&arguments, tests.collect(), AT_ONCE)
 }
 
 fn run(race: &Race, base_page: &str, rounds: Option<u64>) -> Result<String, String> {

@@ -23,7 +23,15 @@ const PARENT_LOST: &str =
     "pagoda: a process below the program: the process that forked it was killed before its child had all";
 
 /// Runs until one has tested what it is about. On a busy machine a short one may end before that.
-const TRIES: usize = 5;
+const TRIES: u32 = 5;
+
+/// The variable that tells a program how many runs before it have not tested what they are about.
+const TRIED: &str = "PAGODA_TEST_TRIED";
+
+/// How many times as long as the first run this one takes: each try doubles it.
+pub fn longer() -> u32 {
+    1 << std::env::var(TRIED).map_or(0, |tried| tried.parse::<u32>().expect("a number"))
+}
 
 /// One managed run.
 pub struct Run<'a> {
@@ -70,8 +78,8 @@ impl Run<'_> {
     /// values in words, too.
     pub fn run_until_some(&self, names: &[&str]) -> Result<(Outcome, String), String> {
         let mut missing = String::new();
-        for _ in 0..TRIES {
-            let outcome = self.run()?;
+        for tried in 0..TRIES {
+            let outcome = self.run(tried)?;
             match outcome.expect_some(names) {
                 Ok(counted) => return Ok((outcome, counted)),
                 Err(error) => missing = error,
@@ -80,8 +88,8 @@ impl Run<'_> {
         Err(format!("{missing}, in {TRIES} runs"))
     }
 
-    /// Runs it to its end.
-    fn run(&self) -> Result<Outcome, String> {
+    /// Runs it to its end, after so many runs before it.
+    fn run(&self, tried: u32) -> Result<Outcome, String> {
         let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).map_err(|error| error.to_string())?;
         let (stats, output, errors) =
             (scratch.path().join("stats"), scratch.path().join("out"), scratch.path().join("err"));
@@ -96,6 +104,7 @@ impl Run<'_> {
             .arg(own)
             .arg(ROLE)
             .args(&self.arguments)
+            .env(TRIED, tried.to_string())
             .current_dir(scratch.path())
             .stdin(Stdio::null())
             .stdout(create(&output)?)

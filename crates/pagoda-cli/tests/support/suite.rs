@@ -1,11 +1,12 @@
 //! A small harness, because a test executable that runs itself as a plain program can't have the
 //! usual one. It takes names to filter by, `--list` and `--skip`, and runs as many tests at a time
-//! as its caller says: tests that mostly wait overlap, tests that need all processors don't.
+//! as its caller says. Tests that overlap each have a process of their own: a run takes every new
+//! child of its process for a leftover.
 //!
 //! With `PAGODA_STIR` in the environment the kernel compacts memory all the while, as root: pages
 //! get other frames under everything that happens.
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -16,6 +17,9 @@ use pagoda_linux::testing::stir::Stir;
 /// The result of a test that did not run: it counts as skipped, and never as passed.
 pub const SKIPPED: &str = "skipped";
 
+/// The first argument of a process that runs one test, by its name.
+const ONE: &str = "--one";
+
 /// A test's name and its function. `Err` describes the fault.
 pub struct Test {
     pub name: String,
@@ -24,6 +28,14 @@ pub struct Test {
 
 /// Runs the tests that the command line selects, `at_once` of them at a time.
 pub fn run(arguments: &[String], tests: Vec<Test>, at_once: usize) -> ExitCode {
+    if let [first, name] = arguments
+        && first == ONE
+    {
+        let test = tests.iter().find(|test| test.name == *name).expect("a test of this name");
+        let ran = (test.run)();
+        print!("{}", ran.as_ref().unwrap_or_else(|said| said));
+        return if ran.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
     let mut filters = Vec::new();
     let mut skipped = Vec::new();
     let mut rest = arguments.iter();
@@ -57,7 +69,7 @@ pub fn run(arguments: &[String], tests: Vec<Test>, at_once: usize) -> ExitCode {
             scope.spawn(|| {
                 while let Some(test) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let begin = Instant::now();
-                    let ran = (test.run)();
+                    let ran = if at_once > 1 { run_apart(&test.name) } else { (test.run)() };
                     let (name, time) = (&test.name, begin.elapsed().as_secs_f64());
                     match ran {
                         Ok(said) if said == SKIPPED => {
@@ -82,6 +94,14 @@ pub fn run(arguments: &[String], tests: Vec<Test>, at_once: usize) -> ExitCode {
     let result = if failed == 0 { "ok" } else { "FAILED" };
     println!("test result: {result}. {passed} passed; {failed} failed; {ignored} ignored");
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Runs a test in a process of its own.
+fn run_apart(name: &str) -> Result<String, String> {
+    let own = std::env::current_exe().expect("a path");
+    let ran = Command::new(own).args([ONE, name]).stderr(Stdio::inherit()).output().expect("it starts");
+    let said = String::from_utf8_lossy(&ran.stdout).into_owned();
+    if ran.status.success() { Ok(said) } else { Err(format!("{}: {said}", ran.status)) }
 }
 
 /// A number that the user of the tests has set.

@@ -21,6 +21,9 @@ use pagoda_linux::testing::length::length;
 use support::managed::{ROLE, Run};
 use support::suite::{self, Test};
 
+/// Each waits for its pages half of the time.
+const AT_ONCE: usize = 2;
+
 /// The least budget: about a quarter of the threads' memory.
 const BUDGET: &str = "32M";
 
@@ -39,7 +42,7 @@ fn main() -> ExitCode {
         run: Box::new(move || torture(base_page)),
     });
     let followed = Test { name: "torture_followed".to_owned(), run: Box::new(followed) };
-    suite::run(&arguments, tests.into_iter().chain([followed]).collect(), 1)
+    suite::run(&arguments, tests.into_iter().chain([followed]).collect(), AT_ONCE)
 }
 
 fn torture(base_page: &str) -> Result<String, String> {
