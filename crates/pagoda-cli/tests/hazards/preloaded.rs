@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use pagoda_linux::testing::skip::skip;
 
+use crate::limits::MAPPED_MIB;
 use crate::program::{Program, output, said};
 
 /// Allocators, and libraries that stand in for calls of the C library, where distributions put
@@ -28,7 +29,7 @@ fn find(library: &str) -> Option<PathBuf> {
 #[test]
 fn libraries_of_others_work_before_and_behind_ours() {
     let Some(program) = Program::build("limits", &[]) else { return };
-    let arguments = ["CORE", "0"];
+    let arguments = ["CORE", "0", MAPPED_MIB];
     for library in LIBRARIES {
         let Some(path) = find(library) else {
             skip("a library that others preload", format!("{library} is not installed"));

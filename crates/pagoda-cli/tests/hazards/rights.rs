@@ -10,7 +10,7 @@ fn threads_of_the_engine_kept_the_rights_that_the_program_gave_up() {
     if !rustix::process::geteuid().is_root() {
         return skip("a program that leaves the user root", "this user is not root");
     }
-    for memory in ["100", "1"] {
+    for memory in ["64", "1"] {
         for mode in ["start", "user", "raw", "back", "capset", "child", "small", "gone"] {
             let arguments = [mode, memory];
             let native = output(&mut program.native(&arguments));
@@ -30,7 +30,7 @@ fn threads_of_the_engine_kept_the_groups_that_the_program_gave_up() {
     if !rustix::process::geteuid().is_root() {
         return skip("a program that gives up groups", "this user is not root");
     }
-    for arguments in [["groups", "100"], ["groups", "1"], ["raw_groups", "100"], ["raw_groups", "1"]] {
+    for arguments in [["groups", "64"], ["groups", "1"], ["raw_groups", "64"], ["raw_groups", "1"]] {
         let options = ["--quiet", "--memory", "48M"];
         let groups = ["setpriv", "--groups", "7,8,9"];
         let managed = output(&mut program.managed_by(&groups, &options, &arguments));

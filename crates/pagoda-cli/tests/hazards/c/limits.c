@@ -1,6 +1,7 @@
-// limits RESOURCE LIMIT: a program that limits itself, as test runners and shells do. It prints what
+// limits RESOURCE LIMIT [MIB]: a program that limits itself, as test runners and shells do. It prints what
 // mmap, malloc, brk, a thread and a fork granted, and checks the content of all of it. RESOURCE is a
-// name of setrlimit(2) without RLIMIT_, LIMIT a number, with an M or a K behind it in MiB or KiB.
+// name of setrlimit(2) without RLIMIT_, LIMIT a number, with an M or a K behind it in MiB or KiB. MIB is what
+// it maps.
 #include "t.h"
 
 static const struct { const char *name; int resource; } NAMES[] = {
@@ -33,7 +34,7 @@ static void *deep(void *unused) {
 int main(int count, char **arguments) {
     size_t unit = strchr(arguments[2], 'M') ? MIB : strchr(arguments[2], 'K') ? 1024 : 1;
     rlim_t value = strtoul(arguments[2], 0, 0) * unit;
-    size_t bytes = 160 * MIB;
+    size_t bytes = (count > 3 ? strtoul(arguments[3], 0, 0) : 160) * MIB;
     struct rlimit limit = {value, value};
     CHECK(setrlimit(resource(arguments[1]), &limit) == 0);
 
