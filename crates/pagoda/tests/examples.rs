@@ -14,9 +14,14 @@ fn a_mapping_is_adopted_and_given_back() {
     runs_and_says("adopt", "adopted   256 MiB");
 }
 
+/// All modes of each case: the cases run beside each other.
 #[test]
 fn hazards_of_a_host_do_no_harm() {
-    runs_and_says("hazards", "no word was wrong");
+    std::thread::scope(|scope| {
+        for case in ["cost", "protect", "full", "adopt", "fork"] {
+            scope.spawn(move || runs_with_and_says("hazards", &[case], "no word was wrong"));
+        }
+    });
 }
 
 #[test]
@@ -37,14 +42,20 @@ fn a_region_is_used_before_it_has_arrived() {
 }
 
 fn runs_and_says(name: &str, what: &str) {
+    runs_with_and_says(name, &[], what);
+}
+
+fn runs_with_and_says(name: &str, arguments: &[&str], what: &str) {
     if skip_without_moves("an example") {
         return;
     }
     // Beside the directory that this test is in.
     let own = std::env::current_exe().expect("a path");
     let example = own.ancestors().nth(2).expect("a directory").join("examples").join(name);
-    let ran =
-        Command::new(&example).output().unwrap_or_else(|error| panic!("{}: {error}", example.display()));
+    let ran = Command::new(&example)
+        .args(arguments)
+        .output()
+        .unwrap_or_else(|error| panic!("{}: {error}", example.display()));
     let said = String::from_utf8_lossy(&ran.stdout);
     assert!(ran.status.success(), "{said}{}", String::from_utf8_lossy(&ran.stderr));
     assert!(said.contains(what), "{said}");
