@@ -6,14 +6,14 @@
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener};
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 
 use crate::load::data::Random;
+use crate::load::redis_client::{connect, shut_down};
 use crate::measure::process::{Cancel, Running, run};
 use crate::measure::scratch::Scratch;
 
@@ -24,9 +24,6 @@ pub struct Program {
     /// For a server: its port, and the client whose run is timed.
     server: Option<(u16, Vec<String>)>,
 }
-
-/// How long a server may take to listen.
-const LISTEN_LIMIT: Duration = Duration::from_secs(10);
 
 /// Allocates and drops for about two seconds, or for half a second: lists, dictionaries, strings and large byte arrays.
 const PYTHON: &str = "
@@ -127,27 +124,12 @@ impl Program {
             return Ok((finished.seconds, finished.anonymous_bytes_peak));
         };
         let mut server = Running::start(&command)?;
-        let mut connection = connect(*port, &mut server, cancel)?;
+        let connection = connect(&format!("redis://127.0.0.1:{port}"), limit, &mut server, cancel)?;
         let finished = run(client, limit, cancel, || {
             server.sample();
         })?;
-        connection.write_all(b"SHUTDOWN NOSAVE\r\n").context("asking the server to end")?;
+        shut_down(connection)?;
         let served = server.wait(limit, cancel, || ())?;
         Ok((finished.seconds, served.anonymous_bytes_peak))
-    }
-}
-
-/// Connects once the server listens.
-fn connect(port: u16, server: &mut Running, cancel: &Cancel) -> anyhow::Result<TcpStream> {
-    let start = Instant::now();
-    loop {
-        match TcpStream::connect((Ipv4Addr::LOCALHOST, port)) {
-            Ok(stream) => return Ok(stream),
-            Err(error) if start.elapsed() > LISTEN_LIMIT || server.ended() => {
-                return Err(error).context("the server does not listen");
-            }
-            Err(_) => thread::sleep(Duration::from_millis(5)),
-        }
-        cancel.check()?;
     }
 }

@@ -24,7 +24,7 @@ use super::Setup;
 use super::report::{Ratios, ratios};
 use crate::command::pagoda;
 use crate::load::data::{Random, mix};
-use crate::load::redis_client::{self, Client, PIPELINE, name};
+use crate::load::redis_client::{self, PIPELINE, name, set_all};
 use crate::measure::process::{self, Cancel, Running};
 use crate::measure::scratch::Scratch;
 use crate::measure::stats::{median_of, round};
@@ -187,8 +187,8 @@ impl Bench<'_> {
     }
 
     fn load(&self, side: &str, socket: &Path, port: u16, server: &mut Running) -> anyhow::Result<Figures> {
-        let mut client = Client::connect(socket, LIMIT, server, self.cancel)?;
-        client.set_all((0..self.keys).map(pair), self.cancel)?;
+        let mut client = redis_client::connect_at(socket, LIMIT, server, self.cancel)?;
+        set_all(&mut client, (0..self.keys).map(|key| (key, value(key))), self.cancel)?;
         let pid = server.program().context("the server has ended")?;
         match side {
             "kernel_4k" => ensure_small(pid)?,
@@ -200,25 +200,24 @@ impl Bench<'_> {
         let (_, p50_ms) = self.benchmark("GET", port, requests.min(ALONE), 1, 1)?;
         let (set_ops, _) = self.benchmark("SET", port, requests, CONNECTIONS, PIPELINE / CONNECTIONS)?;
         // It has set keys that were there, or it would have needed more memory than it has.
-        client.ask(&[b"DBSIZE"])?;
-        client.expect(&format!(":{}", self.keys))?;
-        client.ask(&[b"SHUTDOWN", b"NOSAVE"])?;
+        let set: u64 = redis::cmd("DBSIZE").query(&mut client)?;
+        ensure!(set == self.keys, "the server has {set} keys, and not {}", self.keys);
+        redis_client::shut_down(client)?;
         Ok(Figures { get_ops, set_ops, p50_ms })
     }
 
     /// Reads values drawn at random, and compares each.
-    fn compare(&self, client: &mut Client) -> anyhow::Result<()> {
+    fn compare(&self, client: &mut redis::Connection) -> anyhow::Result<()> {
         let (mut random, reads) = (Random::new(3), self.keys / 2);
         for first in (0..reads).step_by(PIPELINE) {
             self.cancel.check()?;
             let keys: Vec<u64> =
                 (first..(first + PIPELINE as u64).min(reads)).map(|_| random.below(self.keys)).collect();
-            for key in &keys {
-                client.send(&[b"GET", &name(*key)])?;
-            }
-            client.flush()?;
-            for key in keys {
-                ensure!(client.bulk()? == value(key), "wrong data: key {key}");
+            let mut requests = redis::pipe();
+            keys.iter().for_each(|key| _ = requests.get(name(*key)));
+            let values: Vec<Vec<u8>> = requests.query(client)?;
+            for (key, found) in keys.into_iter().zip(values) {
+                ensure!(found == value(key), "wrong data: key {key}");
             }
         }
         Ok(())
@@ -308,10 +307,6 @@ fn ensure_huge(pid: u32, need: Bytes) -> anyhow::Result<()> {
         );
     }
     Ok(())
-}
-
-fn pair(key: u64) -> (u64, Vec<u8>) {
-    (key, value(key))
 }
 
 fn value(key: u64) -> Vec<u8> {

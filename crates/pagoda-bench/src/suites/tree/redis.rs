@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use pagoda_core::size::Bytes;
+use redis::Commands;
 use serde::Serialize;
 
 use super::work::starts;
 use crate::kernel::{KernelSide, Split};
 use crate::load::data::{Random, mix};
-use crate::load::redis_client::{self, Client, name};
+use crate::load::redis_client::{self, name, saving, set_all, shut_down};
 use crate::measure::histogram::Histogram;
 use crate::measure::memory::descendants_bytes;
 use crate::measure::process::{Cancel, Running};
@@ -201,12 +202,12 @@ impl Bench<'_> {
     }
 
     fn load(&self, socket: &Path, server: &mut Running) -> anyhow::Result<Sample> {
-        let mut client = Client::connect(socket, LIMIT, server, self.cancel)?;
+        let mut client = redis_client::connect_at(socket, LIMIT, server, self.cancel)?;
         let mut versions = vec![0u32; self.keys as usize];
-        client.set_all((0..self.keys).map(|key| (key, value(key, 0))), self.cancel)?;
+        set_all(&mut client, (0..self.keys).map(|key| (key, value(key, 0))), self.cancel)?;
         let mut peak_bytes = descendants_bytes();
-        client.ask(&[b"BGSAVE"])?;
-        if !client.line()?.starts_with("+Background saving started") {
+        let started: String = redis::cmd("BGSAVE").query(&mut client)?;
+        if !started.starts_with("Background saving started") {
             bail!("the server does not save in the background");
         }
         let (mut random, mut times, begin) = (Random::new(5), Histogram::new(), Instant::now());
@@ -217,20 +218,16 @@ impl Bench<'_> {
             let start = Instant::now();
             if random.below(2) == 0 {
                 *version += 1;
-                client.ask(&[b"SET", &name(key), &value(key, *version)])?;
-                client.expect("+OK")?;
-            } else {
-                client.ask(&[b"GET", &name(key)])?;
-                if client.bulk()? != value(key, *version) {
-                    bail!("wrong data: key {key} is not its version {version}");
-                }
+                client.set::<_, _, ()>(name(key), value(key, *version))?;
+            } else if client.get::<_, Vec<u8>>(name(key))? != value(key, *version) {
+                bail!("wrong data: key {key} is not its version {version}");
             }
             times.add(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
             done += 1;
             if done % LOOK_EVERY == 0 {
                 self.cancel.check()?;
                 peak_bytes = peak_bytes.max(descendants_bytes());
-                let (saving, right) = client.saving()?;
+                let (saving, right) = saving(&mut client)?;
                 if !saving && begin.elapsed() > LOAD_TIME_MIN {
                     if !right {
                         bail!("the save failed");
@@ -243,7 +240,7 @@ impl Bench<'_> {
             }
         }
         let ops = done as f64 / begin.elapsed().as_secs_f64();
-        client.ask(&[b"SHUTDOWN", b"NOSAVE"])?;
+        shut_down(client)?;
         Ok(Sample { ops, p99_ms: times.percentiles().p99 / 1000.0, peak_bytes })
     }
 }
