@@ -4,9 +4,10 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use serde::Serialize;
+use serde_json::Value;
 
-use crate::report::json;
+use crate::list::BENCHES;
+use crate::measure::machine::Machine;
 
 /// The path of this program, which runs what is measured in processes of their own.
 pub fn this_program() -> anyhow::Result<String> {
@@ -33,12 +34,11 @@ pub fn progress(steps: u64, unit: &str) -> anyhow::Result<ProgressBar> {
     Ok(ProgressBar::new(steps).with_style(style))
 }
 
-/// Prints what was found out: JSON on one line, or the table for people.
-pub fn print<R: Serialize>(report: &R, json: bool, table: impl FnOnce(&R) -> String) -> anyhow::Result<()> {
+/// Prints the report of one of [`BENCHES`]: as JSON on one line, or its machine and its tables for people.
+pub fn print(report: &Value, json: bool) {
     if json {
-        println!("{}", json::json(report)?);
-    } else {
-        print!("{}", table(report));
+        println!("{report}");
+    } else if let Some(bench) = BENCHES.iter().find(|bench| report["bench"] == bench.name) {
+        print!("{}\n{}", Machine::this(), (bench.table)(report));
     }
-    Ok(())
 }

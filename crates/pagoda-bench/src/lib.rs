@@ -24,13 +24,13 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use indicatif::ProgressBar;
 use pagoda_core::size::Bytes;
+use serde_json::json;
 
 use load::data;
-use measure::machine;
 use measure::process::{Cancel, Cancelled};
 use suites::budget::Load;
-use suites::budget::no_pressure::NoPressure;
-use suites::budget::report::{KEYS, Report, Setting};
+use suites::budget::no_pressure;
+use suites::budget::report::KEYS;
 use suites::{all, base_page, budget, clear, counters, migrate, programs, release, tree, zones};
 
 /// What `--help` says of the keys that all have.
@@ -234,39 +234,33 @@ fn budget(args: &BudgetArgs) -> anyhow::Result<ExitCode> {
         + runs(Part::NoPressure, 5 * (1 + 2 * (1 + plan.program_pairs)));
     plan.progress = command::progress(total, "run")?;
     let cancel = Cancel::on_signals()?;
-    let mut report = Report {
-        bench: "budget",
-        compressed: None,
-        spilled: None,
-        no_pressure: None,
-        kernel: None,
-        kernel_reason: None,
-        budget_bytes: plan.budget.get(),
-        pairs: plan.pairs,
-        quick: plan.quick,
-        machine: machine::Machine::this(),
-    };
-    let mut setting = |part, name: &'static str, load| -> anyhow::Result<Option<Setting>> {
-        if !wanted(part) {
-            return Ok(None);
+    let (mut figures, mut kernel_reason, mut failed) = (json!({}), None, false);
+    for (part, name, load) in [
+        (Part::Compressed, "compressed", Load { ratio: 3.0, budgets: 2 }),
+        (Part::Spilled, "spilled", Load { ratio: 2.0, budgets: 3 }),
+    ] {
+        if wanted(part) {
+            plan.progress.set_message(name);
+            let setting = budget::measure(&plan, load, &mut kernel_reason, &cancel)?;
+            failed |= setting.setting.pagoda_reason.is_some() || setting.setting.in_thread_reason.is_some();
+            figures[name] = json!(setting);
         }
-        plan.progress.set_message(name);
-        budget::measure(&plan, load, &mut report.kernel_reason, &cancel).map(Some)
-    };
-    report.compressed = setting(Part::Compressed, "compressed", Load { ratio: 3.0, budgets: 2 })?;
-    report.spilled = setting(Part::Spilled, "spilled", Load { ratio: 2.0, budgets: 3 })?;
+    }
     if wanted(Part::NoPressure) {
         plan.progress.set_message("no pressure");
-        report.no_pressure = Some(NoPressure::measure(&plan, &cancel)?);
+        let (no_pressure, has_failed) = no_pressure::measure(&plan, &cancel)?;
+        failed |= has_failed;
+        figures["no_pressure"] = no_pressure;
     }
     plan.progress.finish_and_clear();
-    report.kernel = report.kernel_reason.is_none().then_some("memory group + zram (lz4) + swap file");
-    command::print(&report, args.json, Report::table)?;
-    let settings = [&report.compressed, &report.spilled].into_iter().flatten();
-    let failed = settings
-        .into_iter()
-        .any(|setting| setting.setting.pagoda_reason.is_some() || setting.setting.in_thread_reason.is_some())
-        || report.no_pressure.as_ref().is_some_and(NoPressure::failed);
+    figures["kernel"] = json!(kernel_reason.is_none().then_some("memory group + zram (lz4) + swap file"));
+    if let Some(reason) = kernel_reason {
+        figures["kernel_reason"] = reason.into();
+    }
+    figures["budget_bytes"] = plan.budget.get().into();
+    figures["pairs"] = plan.pairs.into();
+    let report = report::json::report("budget", args.quick, figures);
+    command::print(&report, args.json);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 

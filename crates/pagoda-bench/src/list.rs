@@ -8,6 +8,7 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use crate::report::html::{Chart, charts};
+use crate::suites::{base_page, budget, clear, counters, migrate, programs, release, tree, zones};
 
 /// One bench.
 pub struct Entry {
@@ -19,6 +20,8 @@ pub struct Entry {
     takes_min: u32,
     /// The same with `--quick`, in seconds: all of them in the time that `all --quick` has.
     takes_quick_s: u32,
+    /// Its report as tables for people, below the line of the machine.
+    pub table: fn(&Value) -> String,
     /// Its JSON as plots.
     pub charts: fn(&Value) -> Vec<Chart>,
 }
@@ -30,6 +33,7 @@ pub static BENCHES: [Entry; 9] = [
         shows: "From which zone frames are taken: the fair policy and its baselines by counts, and streams over a file beside the kernel's mmap",
         takes_min: 4,
         takes_quick_s: 15,
+        table: zones::table::table,
         charts: charts::zones,
     },
     Entry {
@@ -37,6 +41,7 @@ pub static BENCHES: [Entry; 9] = [
         shows: "What counting and timing a fault costs, over what serving it takes",
         takes_min: 1,
         takes_quick_s: 2,
+        table: counters::table,
         charts: charts::counters,
     },
     Entry {
@@ -44,6 +49,7 @@ pub static BENCHES: [Entry; 9] = [
         shows: "Clearing huge frames in different orders, against clearing from the beginning and the kernel's huge pages",
         takes_min: 2,
         takes_quick_s: 20,
+        table: clear::table::table,
         charts: charts::clear,
     },
     Entry {
@@ -51,6 +57,7 @@ pub static BENCHES: [Entry; 9] = [
         shows: "Base pages of 4, 16 and 64 KiB by density, against the kernel's small, huge and 64 KiB pages: faults, tables, memory, time",
         takes_min: 4,
         takes_quick_s: 30,
+        table: base_page::table::table,
         charts: charts::base_page,
     },
     Entry {
@@ -59,6 +66,7 @@ pub static BENCHES: [Entry; 9] = [
                 with as much in the kernel's zram",
         takes_min: 5,
         takes_quick_s: 10,
+        table: release::table::table,
         charts: charts::release,
     },
     Entry {
@@ -66,6 +74,7 @@ pub static BENCHES: [Entry; 9] = [
         shows: "Moving a live region: what zero pages cost at the destination by policy, codecs, a writer that goes on, stored pages",
         takes_min: 12,
         takes_quick_s: 15,
+        table: migrate::report::table,
         charts: charts::migrate,
     },
     Entry {
@@ -74,6 +83,7 @@ pub static BENCHES: [Entry; 9] = [
                 costs where memory suffices",
         takes_min: 15,
         takes_quick_s: 35,
+        table: budget::report::table,
         charts: charts::budget,
     },
     Entry {
@@ -81,6 +91,7 @@ pub static BENCHES: [Entry; 9] = [
         shows: "Trees of processes: fork, short processes, a server that saves, a build, a JVM and node, beside native runs",
         takes_min: 6,
         takes_quick_s: 50,
+        table: tree::table::table,
         charts: charts::tree,
     },
     Entry {
@@ -88,6 +99,7 @@ pub static BENCHES: [Entry; 9] = [
         shows: "Real programs at 3/4, 1/2 and 1/4 of their native peak, against the kernel's swap with the same total memory",
         takes_min: 30,
         takes_quick_s: 12,
+        table: programs::table::table,
         charts: charts::programs,
     },
 ];

@@ -5,3 +5,4 @@ pub(crate) mod data;
 pub(crate) mod pattern;
 pub(crate) mod programs;
 pub(crate) mod redis_client;
+pub(crate) mod tools;

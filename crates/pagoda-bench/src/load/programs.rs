@@ -7,13 +7,13 @@
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::net::{Ipv4Addr, TcpListener};
-use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 
 use crate::load::data::Random;
 use crate::load::redis_client::{connect, shut_down};
+use crate::load::tools::{python as python_itself, starts, words};
 use crate::measure::process::{Cancel, Running, run};
 use crate::measure::scratch::Scratch;
 
@@ -53,29 +53,11 @@ pub fn installed(
     ])
 }
 
-fn words(words: &[&str]) -> Vec<String> {
-    words.iter().map(|&word| word.to_owned()).collect()
-}
-
-/// Asks a program for its version: whether it is there and starts.
-fn starts(program: &str) -> anyhow::Result<()> {
-    let output = Command::new(program)
-        .arg("--version")
-        .output()
-        .with_context(|| format!("{program} does not start"))?;
-    if !output.status.success() {
-        bail!("{program} --version ended with {}", output.status);
-    }
-    Ok(())
-}
-
 fn python(quick: bool) -> anyhow::Result<Program> {
-    // The name can stand for a script that starts the real one, which would be a program of several processes.
-    let real = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
-    let real = String::from_utf8(real.context("python3 does not start")?.stdout)?;
-    starts(real.trim())?;
+    let real = python_itself()?;
+    starts(&real)?;
     let script = PYTHON.replace("ROUNDS", if quick { "100000" } else { "400000" });
-    Ok(Program { command: words(&[real.trim(), "-c", &script]), server: None })
+    Ok(Program { command: words(&[&real, "-c", &script]), server: None })
 }
 
 fn redis(quick: bool) -> anyhow::Result<Program> {

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use pagoda_core::size::Bytes;
 use serde::Serialize;
 
+use crate::measure::memory::bytes_of;
+
 /// The parts of a machine that decide about memory figures.
 #[derive(Debug, Serialize)]
 pub struct Machine {
@@ -26,18 +28,13 @@ impl Machine {
     /// This one.
     pub fn this() -> Self {
         let text = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
-        let field = |path: &str, name: &str| {
-            let text = text(path)?;
-            let line = text.lines().find(|line| line.starts_with(name))?;
-            Some(line.split_once(':')?.1.trim().to_owned())
-        };
-        let memory = field("/proc/meminfo", "MemTotal").unwrap_or_default();
-        let memory_kib = memory.split(' ').next().and_then(|kib| kib.parse().ok()).unwrap_or(0u64);
+        let cpuinfo = text("/proc/cpuinfo").unwrap_or_default();
+        let cpu = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
         let chosen = |modes: String| modes.split(['[', ']']).nth(1).map(str::to_owned);
         Self {
-            cpu: field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".to_owned()),
+            cpu: cpu.map_or("unknown", |(_, name)| name.trim()).to_owned(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
-            memory_bytes: memory_kib << 10,
+            memory_bytes: bytes_of("/proc/meminfo", "MemTotal:").unwrap_or(0),
             kernel: text("/proc/sys/kernel/osrelease").unwrap_or_default(),
             governor: text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
             transparent_huge_pages: text("/sys/kernel/mm/transparent_hugepage/enabled").and_then(chosen),
@@ -73,9 +70,7 @@ fn numbered(directory: &str, prefix: &str) -> Option<Vec<PathBuf>> {
 
 /// Memory that a program could take without anything being swapped, in bytes; 0 where the kernel does not tell.
 pub fn available_memory_bytes() -> u64 {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")).unwrap_or_default();
-    line.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok()).map_or(0, |kib| kib << 10)
+    bytes_of("/proc/meminfo", "MemAvailable:").unwrap_or(0)
 }
 
 impl std::fmt::Display for Machine {

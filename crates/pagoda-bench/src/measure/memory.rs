@@ -1,5 +1,6 @@
 //! What the processes below this one hold together, by the kernel's own count. Reads, never sets.
 
+use std::fmt::Display;
 use std::fs;
 
 /// Anonymous memory of all descendants in bytes, what several share counted once; `pagoda run` itself left out.
@@ -26,12 +27,18 @@ fn children(pid: u32) -> Vec<u32> {
 
 /// Walks page tables only where sharing can make a difference.
 fn anonymous_bytes(pid: u32) -> Option<u64> {
-    let resident = field(&format!("/proc/{pid}/status"), "RssAnon:")?;
-    let shared = (resident > 1 << 20).then(|| field(&format!("/proc/{pid}/smaps_rollup"), "Pss_Anon:"));
+    let resident = status_bytes(pid, "RssAnon:")?;
+    let shared = (resident > 1 << 20).then(|| bytes_of(&format!("/proc/{pid}/smaps_rollup"), "Pss_Anon:"));
     Some(shared.flatten().unwrap_or(resident))
 }
 
-fn field(path: &str, name: &str) -> Option<u64> {
+/// A size in the status of a process, which is a number or `self`.
+pub fn status_bytes(process: impl Display, name: &str) -> Option<u64> {
+    bytes_of(&format!("/proc/{process}/status"), name)
+}
+
+/// A size that the kernel tells in KiB, by its name with the colon.
+pub fn bytes_of(path: &str, name: &str) -> Option<u64> {
     let text = fs::read_to_string(path).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)

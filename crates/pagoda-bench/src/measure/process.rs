@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::io::Read;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -12,9 +12,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process};
+use serde::de::DeserializeOwned;
+
+use crate::measure::memory::status_bytes;
 
 /// Short beside the seconds that a run takes.
 const POLL: Duration = Duration::from_millis(1);
+/// Short beside the seconds that a whole bench takes, which measures meanwhile.
+const RARE_POLL: Duration = Duration::from_millis(20);
 /// How often the memory of the child is read: often enough for its peak, rarely enough not to disturb.
 const SAMPLE: Duration = Duration::from_millis(10);
 /// How long a child that was asked to end may take before it is killed.
@@ -66,6 +71,20 @@ pub struct Finished {
     pub anonymous_bytes_peak: u64,
 }
 
+impl Finished {
+    /// What a worker printed: one line of JSON.
+    pub fn printed<T: DeserializeOwned>(&self) -> anyhow::Result<T> {
+        serde_json::from_str(&self.output).context("reading what the worker printed")
+    }
+}
+
+/// How a child ended by itself, well or not.
+pub struct Ended {
+    pub status: ExitStatus,
+    pub output: String,
+    pub errors: String,
+}
+
 /// A child that is ended when this is dropped.
 pub struct Running {
     child: Child,
@@ -75,6 +94,7 @@ pub struct Running {
     managed: bool,
     anonymous_bytes_peak: u64,
     sampled: Instant,
+    grace: Duration,
 }
 
 /// Runs a command to its end; see [`Running::wait`].
@@ -113,7 +133,16 @@ impl Running {
         let output = child.stdout.take().map(Reader::start);
         let errors = child.stderr.take().map(Reader::start);
         let managed = arguments.first().is_some_and(|first| first == "run");
-        Ok(Self { child, started, output, errors, managed, anonymous_bytes_peak: 0, sampled: started })
+        Ok(Self {
+            child,
+            started,
+            output,
+            errors,
+            managed,
+            anonymous_bytes_peak: 0,
+            sampled: started,
+            grace: GRACE,
+        })
     }
 
     /// Waits for it to end, at most `limit`; calls `tick` every ten milliseconds. A child that fails, takes longer or
@@ -124,19 +153,11 @@ impl Running {
         cancel: &Cancel,
         mut tick: impl FnMut(),
     ) -> anyhow::Result<Finished> {
-        let status = loop {
-            if let Some(status) = self.child.try_wait()? {
-                break status;
-            }
-            cancel.check()?;
-            if self.started.elapsed() > limit {
-                bail!("it did not end within {} s", limit.as_secs());
-            }
-            if self.sample() {
+        let status = self.until_ended(limit, cancel, POLL, |child| {
+            if child.sample() {
                 tick();
             }
-            thread::sleep(POLL);
-        };
+        })?;
         let seconds = self.started.elapsed().as_secs_f64();
         let output = Reader::text(&mut self.output);
         cancel.check()?;
@@ -144,6 +165,40 @@ impl Running {
             bail!("{status}: {}", self.errors());
         }
         Ok(Finished { output, seconds, anonymous_bytes_peak: self.anonymous_bytes_peak })
+    }
+
+    /// Waits for it to end by itself, at most `limit`, and looks rarely. If it is ended, it may take
+    /// as long as `grace` to undo what it has set up.
+    pub fn ended_within(
+        mut self,
+        limit: Duration,
+        grace: Duration,
+        cancel: &Cancel,
+    ) -> anyhow::Result<Ended> {
+        self.grace = grace;
+        let status = self.until_ended(limit, cancel, RARE_POLL, |_| ())?;
+        cancel.check()?;
+        Ok(Ended { status, output: Reader::text(&mut self.output), errors: self.errors() })
+    }
+
+    fn until_ended(
+        &mut self,
+        limit: Duration,
+        cancel: &Cancel,
+        poll: Duration,
+        mut look: impl FnMut(&mut Self),
+    ) -> anyhow::Result<ExitStatus> {
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            cancel.check()?;
+            if self.started.elapsed() > limit {
+                bail!("it did not end within {} s", limit.as_secs());
+            }
+            look(self);
+            thread::sleep(poll);
+        }
     }
 
     /// Whether it has ended.
@@ -196,7 +251,7 @@ impl Drop for Running {
             return;
         }
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
-        let deadline = Instant::now() + GRACE;
+        let deadline = Instant::now() + self.grace;
         while !self.ended() && Instant::now() < deadline {
             thread::sleep(POLL);
         }
@@ -233,13 +288,6 @@ fn first_child(pid: u32) -> Option<u32> {
         .next()?
         .parse()
         .ok()
-}
-
-/// A size in the status of a process.
-fn status_bytes(pid: u32, name: &str) -> Option<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-    line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
 }
 
 #[cfg(test)]

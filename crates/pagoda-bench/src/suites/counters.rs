@@ -18,14 +18,13 @@ use pagoda::stats::counters::{Counter, Counters};
 use pagoda::stats::fault_kind::FaultKind;
 use pagoda_core::page::HUGE_FRAME;
 use pagoda_linux::process::thread::{cpu_ns, now_ns};
-use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::measure::machine::Machine;
 use crate::measure::process::{Cancel, run as run_child};
 use crate::measure::scratch::Scratch;
-use crate::measure::stats::{self, Measured};
-use crate::report::table::{number, text_table, with_spread};
+use crate::measure::stats::middle;
+use crate::report::json::report;
+use crate::report::table::{fill, grid};
 use crate::{command, worker};
 
 /// Of the program, which takes a few seconds.
@@ -48,100 +47,63 @@ pub struct CountersArgs {
     rounds: Option<u16>,
 }
 
-/// What was found out; all of it medians of the rounds.
-#[derive(Serialize)]
-struct Report {
-    bench: &'static str,
-    /// The calls of one fault, by one thread.
-    counting_ns: Measured,
-    /// The same while as many threads as there are handlers do nothing else: more than they ever do.
-    counting_at_once_ns: Measured,
-    /// One read of the clock.
-    clock_ns: Measured,
-    /// What serving a fault took, the median of all.
-    service_us: Measured,
-    /// The calls over that.
-    counting_percent: Measured,
-    /// The calls and the clock over that.
-    timing_percent: Measured,
-    /// Faults of a round.
-    faults: u64,
-    handlers: usize,
-    rounds: usize,
-    quick: bool,
-    machine: Machine,
-}
-
 /// Runs `pagoda bench counters`.
 pub fn run(args: &CountersArgs) -> anyhow::Result<ExitCode> {
     let rounds = args.rounds.map_or(if args.quick { 1 } else { 5 }, usize::from);
     let progress = command::progress(rounds as u64, "round")?;
-    let report = Report::measure(rounds, args.quick, &progress)?;
+    let report = report("counters", args.quick, measure(rounds, args.quick, &progress)?);
     progress.finish_and_clear();
-    command::print(&report, args.json, Report::table)?;
+    command::print(&report, args.json);
     Ok(ExitCode::SUCCESS)
 }
 
-impl Report {
-    fn measure(rounds: usize, quick: bool, progress: &ProgressBar) -> anyhow::Result<Self> {
-        let (program, cancel) = (command::this_program()?, Cancel::on_signals()?);
-        let handlers = thread::available_parallelism().map_or(1, usize::from).clamp(2, HANDLERS_MAX);
-        let calls = if quick { 1 << 18 } else { 1 << 22 };
-        let [mut alone, mut at_once, mut clock, mut service] = [const { Vec::new() }; 4];
-        let mut faults = 0;
-        for _ in 0..rounds {
-            let counters = Counters::private().context("mapping counters")?;
-            alone.push(each_ns(1, calls, |at| count_fault(&counters, at))?);
-            at_once.push(each_ns(handlers, calls, |at| count_fault(&counters, at))?);
-            clock.push(each_ns(1, calls, |_| _ = black_box(now_ns()))?);
-            let (us, count) = served(&program, quick, &cancel)?;
-            service.push(us);
-            faults = count;
-            progress.inc(1);
-        }
-        let over = |ns: f64, us: f64| ns / us / 10.0;
-        let counting: Vec<f64> = alone.iter().zip(&service).map(|(ns, us)| over(*ns, *us)).collect();
-        let timing: Vec<f64> =
-            counting.iter().zip(&clock).zip(&service).map(|((part, ns), us)| part + over(*ns, *us)).collect();
-        let middle = |values: &[f64]| stats::middle(values).context("no round was measured");
-        Ok(Self {
-            bench: "counters",
-            counting_ns: middle(&alone)?,
-            counting_at_once_ns: middle(&at_once)?,
-            clock_ns: middle(&clock)?,
-            service_us: middle(&service)?,
-            counting_percent: middle(&counting)?,
-            timing_percent: middle(&timing)?,
-            faults,
-            handlers,
-            rounds,
-            quick,
-            machine: Machine::this(),
-        })
+/// The figures, medians of the rounds.
+fn measure(rounds: usize, quick: bool, progress: &ProgressBar) -> anyhow::Result<Value> {
+    let (program, cancel) = (command::this_program()?, Cancel::on_signals()?);
+    let handlers = thread::available_parallelism().map_or(1, usize::from).clamp(2, HANDLERS_MAX);
+    let calls = if quick { 1 << 18 } else { 1 << 22 };
+    let [mut alone, mut at_once, mut clock, mut service] = [const { Vec::new() }; 4];
+    let mut faults = 0;
+    for _ in 0..rounds {
+        let counters = Counters::private().context("mapping counters")?;
+        alone.push(each_ns(1, calls, |at| count_fault(&counters, at))?);
+        at_once.push(each_ns(handlers, calls, |at| count_fault(&counters, at))?);
+        clock.push(each_ns(1, calls, |_| _ = black_box(now_ns()))?);
+        let (us, count) = served(&program, quick, &cancel)?;
+        service.push(us);
+        faults = count;
+        progress.inc(1);
     }
+    let over = |ns: f64, us: f64| ns / us / 10.0;
+    let counting: Vec<f64> = alone.iter().zip(&service).map(|(ns, us)| over(*ns, *us)).collect();
+    let timing: Vec<f64> =
+        counting.iter().zip(&clock).zip(&service).map(|((part, ns), us)| part + over(*ns, *us)).collect();
+    Ok(json!({
+        "counting_ns": middle(&alone),
+        "counting_at_once_ns": middle(&at_once),
+        "clock_ns": middle(&clock),
+        "service_us": middle(&service),
+        "counting_percent": middle(&counting),
+        "timing_percent": middle(&timing),
+        "faults": faults,
+        "handlers": handlers,
+        "rounds": rounds,
+    }))
+}
 
-    /// For people.
-    fn table(&self) -> String {
-        let mut table = text_table(["what", "of", "median (least-greatest)"], 2..);
-        let ns = |ns| format!("{} ns", with_spread(ns, 1));
-        let at_once = ns(self.counting_at_once_ns);
-        let service = format!("{} us", with_spread(self.service_us, 1));
-        let percent = |percent| format!("{} %", with_spread(percent, 2));
-        table.add_row(["counting", "a fault, one thread", &ns(self.counting_ns)]);
-        table.add_row([
-            "counting",
-            &format!("a fault, {} threads that do nothing else", self.handlers),
-            &at_once,
-        ]);
-        table.add_row(["clock", "a fault, one read", &ns(self.clock_ns)]);
-        table.add_row(["serving", "a fault, the median", &service]);
-        table.add_row(["counting", "serving", &percent(self.counting_percent)]);
-        let timing = percent(self.timing_percent);
-        table.add_row(["counting and clock", "serving", &timing]);
-        let Self { machine, rounds, faults, .. } = self;
-        let each = number(Some(*faults as f64), 0);
-        format!("{machine}\n\n{table}\n\n{rounds} rounds, {each} faults in the last\n")
-    }
+/// For people.
+pub fn table(report: &Value) -> String {
+    let rows = [
+        ["counting", "a fault, one thread", "{counting_ns:1s ns}"],
+        ["counting", "a fault, {handlers} threads that do nothing else", "{counting_at_once_ns:1s ns}"],
+        ["clock", "a fault, one read", "{clock_ns:1s ns}"],
+        ["serving", "a fault, the median", "{service_us:1s us}"],
+        ["counting", "serving", "{counting_percent:2s %}"],
+        ["counting and clock", "serving", "{timing_percent:2s %}"],
+    ];
+    let rows = rows.map(|row| row.map(|cell| fill(cell, report)).into());
+    let table = grid(["what", "of", "median (least-greatest)"], 2.., rows);
+    format!("\n{table}\n\n") + &fill("{rounds} rounds, {faults} faults in the last\n", report)
 }
 
 /// The processor time of one call, in each of so many threads at once.

@@ -2,7 +2,6 @@
 //!
 //! It rests meanwhile: whoever brings it down does so by itself.
 
-use std::fs;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -11,6 +10,7 @@ use clap::Args;
 
 use super::DataArgs;
 use crate::load::data::PAGE_WORDS;
+use crate::measure::memory::status_bytes;
 
 /// Between two looks at itself.
 const LOOK: Duration = Duration::from_millis(1);
@@ -49,10 +49,7 @@ pub fn burst(args: &BurstArgs) -> anyhow::Result<f64> {
 }
 
 fn anonymous_bytes() -> anyhow::Result<u64> {
-    let status = fs::read_to_string("/proc/self/status").context("reading what is resident")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).context("no RssAnon")?;
-    let kib = line.trim().trim_end_matches(" kB").parse::<u64>().context("RssAnon is no number")?;
-    Ok(kib << 10)
+    status_bytes("self", "RssAnon:").context("reading what is resident")
 }
 
 #[cfg(test)]

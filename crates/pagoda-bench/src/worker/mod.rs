@@ -8,9 +8,10 @@ mod patterns;
 
 use std::fs;
 use std::os::unix::process::parent_id;
+use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 
 use crate::load::churn;
@@ -87,6 +88,19 @@ pub fn words(program: &str, work: &str) -> [String; 5] {
     [program, "worker", "--bench", &std::process::id().to_string(), work].map(str::to_owned)
 }
 
+/// The command line of a worker of this process, with the options of its work.
+pub fn command<const N: usize>(program: &str, work: &str, options: [(&str, String); N]) -> Vec<String> {
+    let options = options.into_iter().flat_map(|(name, value)| [name.to_owned(), value]);
+    words(program, work).into_iter().chain(options).collect()
+}
+
+/// Has this process join a memory group by its `cgroup.procs` file, if there is one.
+pub fn join(procs: Option<&Path>) -> anyhow::Result<()> {
+    let Some(procs) = procs else { return Ok(()) };
+    let joining = || format!("joining the memory group by {}", procs.display());
+    fs::write(procs, std::process::id().to_string()).with_context(joining)
+}
+
 /// Whether `ancestor` has started this process, or who started it.
 fn descends_from(ancestor: u32) -> bool {
     let mut pid = Some(parent_id());
@@ -119,7 +133,7 @@ pub fn run(args: &WorkerArgs) -> anyhow::Result<ExitCode> {
     match &args.work {
         Work::Patterns(args) => println!("{}", serde_json::to_string(&patterns(args)?)?),
         Work::Burst(args) => println!("{}", serde_json::to_string(&burst::burst(args)?)?),
-        Work::MallocChurn { rounds } => println!("{}", serde_json::to_string(&churn::malloc(*rounds)?)?),
+        Work::MallocChurn { rounds } => println!("{}", churn::malloc(*rounds)),
         Work::ThreadChurn { rounds } => println!("{}", serde_json::to_string(&churn::threads(*rounds)?)?),
         Work::AnonWriter(args) => println!("{}", serde_json::to_string(&writer::run(args)?)?),
         Work::Hold(args) => return holder::run(args),

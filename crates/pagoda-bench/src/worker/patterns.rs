@@ -2,12 +2,11 @@
 //!
 //! The tables are small beside the data. This module must never report a figure of memory that read wrong: that is an error.
 
-use std::fs;
 use std::hint::black_box;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::{Args, ValueEnum};
 use pagoda::{Bytes, Manager, Region};
 use serde::{Deserialize, Serialize};
@@ -87,10 +86,7 @@ pub struct Phase {
 
 /// Runs all patterns, one after the other. An error if memory read wrong.
 pub fn patterns(args: &PatternArgs) -> anyhow::Result<Vec<Phase>> {
-    if let Some(procs) = &args.join {
-        fs::write(procs, std::process::id().to_string())
-            .with_context(|| format!("joining the memory group by {}", procs.display()))?;
-    }
+    super::join(args.join.as_deref())?;
     let count = args.data.bytes / PAGE_BYTES as u64;
     if count < 2 {
         bail!("the data is less than two pages");

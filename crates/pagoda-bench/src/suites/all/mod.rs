@@ -9,21 +9,20 @@ pub(crate) mod traced;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, ExitStatus, Stdio};
-use std::thread;
+use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::command::this_program;
 use crate::list::{BENCHES, Entry};
 use crate::measure::machine::Machine;
-use crate::measure::process::{Cancel, Reader};
+use crate::measure::process::{Cancel, Ended, Running};
 use crate::report::html::{About, Outcome, page};
+use crate::suites::budget::reason;
 
 /// All quick ones together, and the trace: five minutes are promised, and the last one may take [`GRACE`] to end. What doesn't fit
 /// is ended and told so.
@@ -31,8 +30,7 @@ pub const QUICK: Duration = Duration::from_secs(265);
 /// One full bench: several times what the slowest takes on a quiet machine.
 const FULL: Duration = Duration::from_secs(7200);
 /// How long a bench that was asked to end may take to undo what it set up.
-const GRACE: Duration = Duration::from_secs(30);
-const POLL: Duration = Duration::from_millis(20);
+pub const GRACE: Duration = Duration::from_secs(30);
 
 /// What to run.
 #[derive(Args, Debug)]
@@ -97,9 +95,8 @@ fn run_all(program: &str, args: &AllArgs) -> anyhow::Result<(String, Vec<Outcome
     progress.set_message("trace");
     let heat = traced::figure(program, &cancel)?;
     let command = |entry: &Entry| {
-        let mut command = Command::new(program);
-        command.args([entry.name, "--json"]).args(args.quick.then_some("--quick"));
-        command
+        let words = [program, entry.name, "--json"].into_iter().chain(args.quick.then_some("--quick"));
+        words.map(str::to_owned).collect()
     };
     let outcomes = run_benches(args.benches(), deadline, command, &progress, &cancel)?;
     progress.finish_and_clear();
@@ -110,14 +107,14 @@ fn run_all(program: &str, args: &AllArgs) -> anyhow::Result<(String, Vec<Outcome
 fn run_benches(
     benches: impl Iterator<Item = &'static Entry>,
     deadline: Option<Instant>,
-    command: impl Fn(&Entry) -> Command,
+    command: impl Fn(&Entry) -> Vec<String>,
     progress: &ProgressBar,
     cancel: &Cancel,
 ) -> anyhow::Result<Vec<Outcome>> {
     let one = |entry: &'static Entry| {
         progress.set_message(entry.name);
         let limit = deadline.map_or(FULL, |at| at.saturating_duration_since(Instant::now()));
-        let outcome = outcome(command(entry), entry, limit, cancel);
+        let outcome = outcome(&command(entry), entry, limit, cancel);
         progress.inc(1);
         outcome
     };
@@ -135,13 +132,14 @@ fn progress(benches: usize) -> anyhow::Result<ProgressBar> {
 
 /// Runs one bench to its end.
 fn outcome(
-    command: Command,
+    command: &[String],
     entry: &'static Entry,
     limit: Duration,
     cancel: &Cancel,
 ) -> anyhow::Result<Outcome> {
     let begun = Instant::now();
-    let (json, failure) = match finish(command, limit, cancel)? {
+    let ended = Running::start(command).and_then(|bench| bench.ended_within(limit, GRACE, cancel));
+    let (json, failure) = match ended {
         Ok(Ended { status, output, errors }) => {
             let json = serde_json::from_str::<Value>(&output);
             let failure = match &json {
@@ -154,54 +152,9 @@ fn outcome(
             };
             (json.ok(), failure)
         }
-        Err(late) => (None, Some(late)),
+        Err(error) => (None, Some(reason(error)?)),
     };
     Ok(Outcome { entry, json, failure, seconds: begun.elapsed().as_secs_f64() })
-}
-
-/// How a bench ended by itself.
-pub struct Ended {
-    pub status: ExitStatus,
-    pub output: String,
-    pub errors: String,
-}
-
-/// Waits for it. The inner error says why it was ended.
-pub fn finish(
-    mut command: Command,
-    limit: Duration,
-    cancel: &Cancel,
-) -> anyhow::Result<Result<Ended, String>> {
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let begun = Instant::now();
-    let mut child = command.spawn().context("starting a bench")?;
-    let mut output = child.stdout.take().map(Reader::start);
-    let mut errors = child.stderr.take().map(Reader::start);
-    let mut asked: Option<Instant> = None;
-    let status = loop {
-        if let Some(status) = child.try_wait()? {
-            break status;
-        }
-        let is_late = begun.elapsed() > limit;
-        match asked {
-            None if is_late || cancel.check().is_err() => {
-                kill_process(Pid::from_child(&child), Signal::TERM).context("asking a bench to end")?;
-                asked = Some(Instant::now());
-            }
-            Some(since) if since.elapsed() > GRACE => {
-                child.kill().context("ending a bench")?;
-                break child.wait()?;
-            }
-            _ => {}
-        }
-        thread::sleep(POLL);
-    };
-    cancel.check()?;
-    if asked.is_some() {
-        return Ok(Err(format!("it did not end within {} s and was ended", limit.as_secs())));
-    }
-    let [output, errors] = [Reader::text(&mut output), Reader::text(&mut errors)];
-    Ok(Ok(Ended { status, output, errors }))
 }
 
 /// Day and minute.
@@ -216,10 +169,12 @@ mod tests {
     use super::*;
     use crate::measure::process::OUTPUT_BYTES_MAX;
 
-    fn shell(script: &str) -> Command {
-        let mut command = Command::new("sh");
-        command.args(["-c", script]);
-        command
+    fn shell(script: &str) -> Vec<String> {
+        ["sh", "-c", script].map(str::to_owned).into()
+    }
+
+    fn finish(script: &str, limit: Duration) -> anyhow::Result<Ended> {
+        Running::start(&shell(script)).expect("sh starts").ended_within(limit, GRACE, &Cancel::default())
     }
 
     #[test]
@@ -227,8 +182,8 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let undone = directory.path().join("undone");
         let script = format!("trap 'touch {}; exit 1' TERM; while :; do sleep 0.02; done", undone.display());
-        let why = finish(shell(&script), Duration::from_millis(300), &Cancel::default()).expect("run").err();
-        assert!(why.is_some_and(|why| why.contains("did not end")));
+        let why = finish(&script, Duration::from_millis(300)).err();
+        assert!(why.is_some_and(|why| why.to_string().contains("did not end")));
         assert!(undone.exists());
     }
 
@@ -248,9 +203,8 @@ mod tests {
     #[test]
     fn what_is_printed_is_bounded_and_what_is_more_blocks_nobody() {
         let script = format!("head -c {} /dev/zero; echo why >&2; exit 3", 2 * OUTPUT_BYTES_MAX);
-        let ended = finish(shell(&script), Duration::from_secs(60), &Cancel::default()).expect("run");
-        let ended = ended.expect("it ended by itself");
-        assert_eq!((ended.output.len() as u64, ended.errors.as_str()), (OUTPUT_BYTES_MAX, "why\n"));
+        let ended = finish(&script, Duration::from_secs(60)).expect("it ended by itself");
+        assert_eq!((ended.output.len() as u64, ended.errors.as_str()), (OUTPUT_BYTES_MAX, "why"));
         assert_eq!(ended.status.code(), Some(3));
     }
 
@@ -262,7 +216,7 @@ mod tests {
             ("echo no; echo 'pagoda: no userfaultfd' >&2; exit 125", false, Some("pagoda: no userfaultfd")),
             ("echo no", false, Some("it printed no JSON")),
         ] {
-            let outcome = outcome(shell(script), &BENCHES[0], Duration::from_secs(60), &Cancel::default());
+            let outcome = outcome(&shell(script), &BENCHES[0], Duration::from_secs(60), &Cancel::default());
             let outcome = outcome.expect("an outcome");
             assert_eq!(outcome.json.is_some(), has_json, "{script}");
             assert_eq!(outcome.failure.is_some(), says.is_some(), "{script}");

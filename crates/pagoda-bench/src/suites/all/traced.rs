@@ -3,16 +3,15 @@
 //! This module must never fail the benches: why there is no map is told in its place.
 
 use std::fs;
-use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, ensure};
 
 use crate::command::pagoda;
-use crate::measure::process::{Cancel, Cancelled};
+use crate::measure::process::{Cancel, Cancelled, Ended, Running};
 use crate::measure::scratch::Scratch;
 use crate::report::html::escaped;
-use crate::suites::all::{Ended, finish};
+use crate::suites::all::GRACE;
 use crate::worker;
 
 /// Several times what it takes on a quiet machine.
@@ -35,16 +34,11 @@ pub fn figure(program: &str, cancel: &Cancel) -> anyhow::Result<String> {
 fn drawn(program: &str, cancel: &Cancel) -> anyhow::Result<String> {
     let scratch = Scratch::new()?;
     let (file, page) = (scratch.file("trace"), scratch.file("trace.html"));
-    let mut run = Command::new(pagoda(program));
-    run.args(["run", "--quiet", "--memory", "64M", "--trace"])
-        .arg(&file)
-        .arg("--")
-        .args(worker::words(program, "patterns"))
-        .args(WORK);
-    ended_well(run, cancel)?;
-    let mut trace = Command::new(pagoda(program));
-    trace.arg("trace").arg(&file).arg("--html").arg(&page);
-    ended_well(trace, cancel)?;
+    let (pagoda, trace, html) = (pagoda(program), file.display().to_string(), page.display().to_string());
+    let run = [&pagoda, "run", "--quiet", "--memory", "64M", "--trace", &trace, "--"].map(str::to_owned);
+    let work = worker::words(program, "patterns").into_iter().chain(WORK.map(str::to_owned));
+    ended_well(&run.into_iter().chain(work).collect::<Vec<_>>(), cancel)?;
+    ended_well(&[&pagoda, "trace", &trace, "--html", &html].map(str::to_owned), cancel)?;
     let page = fs::read_to_string(&page).with_context(|| page.display().to_string())?;
     let begin = page.find("<figure>").context("the page of the trace has no figure")?;
     let end = page.rfind("</figure>").context("the figure of the trace does not end")?;
@@ -52,12 +46,10 @@ fn drawn(program: &str, cancel: &Cancel) -> anyhow::Result<String> {
 }
 
 /// An error with what the command said, unless it succeeds in time.
-fn ended_well(command: Command, cancel: &Cancel) -> anyhow::Result<()> {
-    match finish(command, LIMIT, cancel)? {
-        Ok(Ended { status, .. }) if status.success() => Ok(()),
-        Ok(Ended { status, errors, .. }) => bail!("{}\n{status}", errors.trim()),
-        Err(late) => bail!(late),
-    }
+fn ended_well(command: &[String], cancel: &Cancel) -> anyhow::Result<()> {
+    let Ended { status, errors, .. } = Running::start(command)?.ended_within(LIMIT, GRACE, cancel)?;
+    ensure!(status.success(), "{errors}\n{status}");
+    Ok(())
 }
 
 #[cfg(test)]
@@ -68,6 +60,6 @@ mod tests {
     fn what_can_not_be_traced_is_told_in_place_of_the_map() {
         let figure = figure("/nonexistent/pagoda-bench", &Cancel::default());
         let figure = figure.expect("the benches go on");
-        assert!(figure.contains("failed") && figure.contains("starting a bench"), "{figure}");
+        assert!(figure.contains("failed") && figure.contains("starting /nonexistent/pagoda"), "{figure}");
     }
 }

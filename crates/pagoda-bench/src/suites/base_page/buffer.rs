@@ -14,6 +14,8 @@ use pagoda_linux::mem::plain_memory::{Pages, PlainMemory};
 use pagoda_linux::procfs::pagemap::{PagemapScanner, Presence};
 use pagoda_linux::procfs::usage::Usage;
 
+use crate::measure::memory::status_bytes;
+
 /// Only ever reached on a machine that stands still.
 const COUNTED: Duration = Duration::from_secs(10);
 
@@ -155,7 +157,5 @@ impl Buffer {
 
 /// The page tables of this process, by the kernel's count; 0 where it does not tell.
 fn kernel_table_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmPTE:"));
-    line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).map_or(0, |kib| kib << 10)
+    status_bytes("self", "VmPTE:").unwrap_or(0)
 }

@@ -13,7 +13,7 @@ mod report;
 mod rows;
 mod sides;
 mod sweep;
-mod table;
+pub mod table;
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -24,18 +24,19 @@ use indicatif::ProgressBar;
 use pagoda_core::page::HUGE_FRAME;
 use pagoda_core::size::Bytes;
 use pagoda_linux::mem::huge_frames::HugeFrames;
+use serde_json::{Value, json};
 
 use crate::command;
-use crate::measure::machine::Machine;
 use crate::measure::process::Cancel;
 use crate::measure::scratch::Scratch;
 use crate::measure::stats::{median, median_of, round};
 use crate::measure::turns::turns;
+use crate::report::json;
 use crate::warm;
 use buffer::Side;
 use mthp::Mthp;
 use pattern::Pattern;
-use report::{FaultAround, Group, Report, Sv39};
+use report::Group;
 use rows::{Missing, SideRows, Size};
 use sides::Sides;
 
@@ -119,14 +120,15 @@ pub fn run(args: &BasePageArgs) -> anyhow::Result<ExitCode> {
     let mthp = Mthp::set_up(args.set_mthp);
     let sides = Sides::new(mthp.as_ref().err());
     setup.progress = command::progress(sides.steps(setup.rounds), "step")?;
-    let report = Report::measure(&setup, &sides, mthp.ok(), &cancel)?;
+    let report = setup.measure(&sides, mthp.ok(), &cancel)?;
     setup.progress.finish_and_clear();
-    command::print(&report, args.json, Report::table)?;
+    command::print(&report, args.json);
     Ok(ExitCode::SUCCESS)
 }
 
-impl Report {
-    fn measure(setup: &Setup, sides: &Sides, mthp: Option<Mthp>, cancel: &Cancel) -> anyhow::Result<Self> {
+impl Setup {
+    fn measure(&self, sides: &Sides, mthp: Option<Mthp>, cancel: &Cancel) -> anyhow::Result<Value> {
+        let setup = self;
         let mut rows: BTreeMap<&str, SideRows> = BTreeMap::new();
         let mut missing = Missing::default();
         for number in 0..=setup.rounds {
@@ -203,35 +205,39 @@ impl Report {
         let density_sweep = sweep::density_medians(&densities);
         let break_even_density = sweep::break_even(&density_sweep).map(round);
         let no_mthp = no_mthp.map(|why| ("kernel_mthp64k", why));
-        let map_touch_16mib_ratio_vs_thp = report::ratios_vs_thp(&times, sweep_mib);
         let by_size = |rounds: &Vec<Vec<f64>>| {
-            (0..sweep_mib.len()).map(|size| median_of(rounds, |round| round[size]).map(round)).collect()
+            (0..sweep_mib.len())
+                .map(|size| median_of(rounds, |round| round[size]).map(round))
+                .collect::<Option<Vec<_>>>()
         };
-        Ok(Self {
-            bench: "base-page",
-            clusters,
-            fault_around: FaultAround::of(&rows),
-            kernel,
-            break_even_density,
-            break_even_why: break_even_density.is_none().then_some("64 KiB took longer at every density"),
-            density_sweep,
-            sweep_mib: sweep_mib.to_vec(),
-            map_touch_16mib_ratio_vs_thp,
-            map_touch_us: Group::of(times.iter().map(|(name, rounds)| (*name, by_size(rounds))), no_mthp),
-            open2close_gib_s: Group::of(
-                rates.iter().map(|(name, rates)| (*name, median(rates).map(round))),
-                no_mthp,
-            ),
-            redis,
-            sv39: Sv39::of(setup.size.buffer)?,
-            tlb_misses_why: missing.tlb_misses,
-            contiguous_percent_why: missing.contiguous_percent,
-            buffer_bytes: setup.size.buffer as u64,
-            random_loads: setup.size.loads,
-            rounds: setup.rounds,
-            quick: setup.quick,
-            machine: Machine::this(),
-        })
+        let open2close = rates.iter().map(|(name, rates)| (*name, median(rates).map(round)));
+        let mut figures = json!({
+            "clusters": clusters,
+            "fault_around": report::fault_around(&rows),
+            "kernel": kernel,
+            "break_even_density": break_even_density,
+            "density_sweep": density_sweep,
+            "sweep_mib": sweep_mib,
+            "map_touch_16mib_ratio_vs_thp": report::ratios_vs_thp(&times, sweep_mib),
+            "map_touch_us": Group::of(times.iter().map(|(name, rounds)| (*name, by_size(rounds))), no_mthp),
+            "open2close_gib_s": Group::of(open2close, no_mthp),
+            "redis": redis,
+            "sv39": report::sv39(setup.size.buffer)?,
+            "buffer_bytes": setup.size.buffer,
+            "random_loads": setup.size.loads,
+            "rounds": setup.rounds,
+        });
+        let never = break_even_density.is_none().then(|| "64 KiB took longer at every density".to_owned());
+        for (key, why) in [
+            ("break_even_why", never),
+            ("tlb_misses_why", missing.tlb_misses),
+            ("contiguous_percent_why", missing.contiguous_percent),
+        ] {
+            if let Some(why) = why {
+                figures[key] = why.into();
+            }
+        }
+        Ok(json::report("base-page", setup.quick, figures))
     }
 }
 
@@ -271,8 +277,7 @@ mod tests {
         let size = Size { buffer, loads: 1000 };
         let setup = Setup { program: "/nonexistent".to_owned(), size, rounds: 1, quick: true, progress };
         let sides = Sides::new(Some(&"it is not asked for".to_owned()));
-        let report = Report::measure(&setup, &sides, None, &Cancel::default()).expect("measured");
-        let json = crate::report::json::json(&report).expect("json");
+        let json = setup.measure(&sides, None, &Cancel::default()).expect("measured");
         crate::report::keys::expect_told("base-page", KEYS, &json);
         for (cluster, base) in [("4K", 4096), ("16K", 16384), ("64K", 65536), ("64K_in_thread", 65536)] {
             let of =
@@ -289,7 +294,7 @@ mod tests {
             assert!(json.pointer(missing).is_some_and(serde_json::Value::is_null), "{missing}");
         }
         assert_eq!(json["sv39"]["tlb_reach_ratio"], 16.0);
-        let table = report.table();
+        let table = table::table(&json);
         assert!(table.contains("it is not asked for") && table.contains("kernel 4k"), "{table}");
     }
 }

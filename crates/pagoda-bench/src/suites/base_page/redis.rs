@@ -13,18 +13,20 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail, ensure};
+use anyhow::{Context, anyhow, ensure};
 use clap::Args;
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use rustix::thread::disable_transparent_huge_pages;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::Setup;
 use super::report::{Ratios, ratios};
 use crate::command::pagoda;
 use crate::load::data::{Random, mix};
 use crate::load::redis_client::{self, PIPELINE, name, set_all};
+use crate::measure::memory::bytes_of;
 use crate::measure::process::{self, Cancel, Running};
 use crate::measure::scratch::Scratch;
 use crate::measure::stats::{median_of, round};
@@ -56,63 +58,48 @@ pub struct Figures {
     pub p50_ms: f64,
 }
 
-/// All sides.
-#[derive(Default, Serialize)]
-pub struct Redis {
-    #[serde(flatten)]
-    pub sides: BTreeMap<&'static str, Option<Figures>>,
-    /// GET of `pagoda_64k` over `kernel_thp`.
-    pub ratio_vs_thp: Option<f64>,
-    /// GET of each side over `kernel_4k`, by rounds.
-    pub get_ratio_vs_4k: Ratios,
-    pub keys: u64,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub why: BTreeMap<&'static str, String>,
-}
-
 /// Steps for the progress bar.
 pub fn steps(rounds: usize) -> u64 {
     (SIDES.len() * (rounds + 1)) as u64
 }
 
-/// Runs everything.
-pub fn measure(setup: &Setup, cancel: &Cancel) -> anyhow::Result<Redis> {
+/// Runs everything. A side that failed is null, and `why` has its reason.
+pub fn measure(setup: &Setup, cancel: &Cancel) -> anyhow::Result<Value> {
     let keys = if setup.quick { 20_000 } else { 600_000 };
-    let mut redis = Redis { keys, ..Redis::default() };
     let mut samples: BTreeMap<&'static str, Vec<Figures>> = BTreeMap::new();
+    let mut why = BTreeMap::new();
     let need = Bytes::new(keys * (VALUE_BYTES as u64 + KEY_BYTES));
     for number in 0..=setup.rounds {
         for side in SIDES {
-            if !redis.why.contains_key(side) {
+            if !why.contains_key(side) {
                 match (Bench { setup, cancel, keys, need }).run(side) {
                     Ok(figures) if number > 0 => samples.entry(side).or_default().push(figures),
                     Ok(_) => {}
-                    Err(error) => {
-                        redis.why.insert(side, reason(error)?);
-                    }
+                    Err(error) => drop(why.insert(side, reason(error)?)),
                 }
             }
             setup.progress.inc(1);
         }
     }
+    samples.retain(|side, _| !why.contains_key(side));
+    let of = |side: &str, pick: fn(&Figures) -> f64| median_of(samples.get(side)?, pick).map(round);
+    let get = |side| of(side, |figures| figures.get_ops);
+    let mut redis = json!({
+        "keys": keys,
+        "get_ratio_vs_4k": get_ratios(&samples),
+        "ratio_vs_thp": get("pagoda_64k").zip(get("kernel_thp")).map(|(ours, thp)| round(ours / thp)),
+    });
     for side in SIDES {
-        let of = |pick: fn(&Figures) -> f64| {
-            let all = samples.get(side).filter(|_| !redis.why.contains_key(side))?;
-            median_of(all, pick).map(round)
-        };
         let figures = || {
-            Some(Figures {
-                get_ops: of(|f| f.get_ops)?,
-                set_ops: of(|f| f.set_ops)?,
-                p50_ms: of(|f| f.p50_ms)?,
-            })
+            let (set_ops, p50_ms) =
+                (of(side, |figures| figures.set_ops)?, of(side, |figures| figures.p50_ms)?);
+            Some(Figures { get_ops: get(side)?, set_ops, p50_ms })
         };
-        redis.sides.insert(side, figures());
+        redis[side] = json!(figures());
     }
-    samples.retain(|side, _| !redis.why.contains_key(side));
-    redis.get_ratio_vs_4k = get_ratios(&samples);
-    let get = |side| redis.sides[side].map(|figures| figures.get_ops);
-    redis.ratio_vs_thp = get("pagoda_64k").zip(get("kernel_thp")).map(|(ours, thp)| round(ours / thp));
+    if !why.is_empty() {
+        redis["why"] = json!(why);
+    }
     Ok(redis)
 }
 
@@ -297,15 +284,11 @@ fn may_have_large(status: &str) -> bool {
 /// Checks that half of what the server holds is in huge pages.
 fn ensure_huge(pid: u32, need: Bytes) -> anyhow::Result<()> {
     let path = format!("/proc/{pid}/smaps_rollup");
-    let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
-    let line = text.lines().find_map(|line| line.strip_prefix("AnonHugePages:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0);
-    if kib << 10 < need.get() / 2 {
-        bail!(
-            "the server has {} in huge pages of {need}: nobody asked for them, or there were none",
-            Bytes::new(kib << 10)
-        );
-    }
+    let huge = Bytes::new(bytes_of(&path, "AnonHugePages:").with_context(|| format!("reading {path}"))?);
+    ensure!(
+        huge.get() >= need.get() / 2,
+        "the server has {huge} in huge pages of {need}: nobody asked for them, or there were none"
+    );
     Ok(())
 }
 

@@ -8,13 +8,11 @@ use anyhow::Context;
 use pagoda_core::geometry::{Geometry, Scheme};
 use pagoda_core::page::BasePage;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::pattern::Pattern;
-use super::redis::Redis;
-use super::rows::{Row, SideRows};
+use super::rows::SideRows;
 use super::sides::{AROUND, AROUND_IN_THREAD};
-use super::sweep::Density;
-use crate::measure::machine::Machine;
 use crate::measure::stats::{Measured, middle};
 
 /// Entries of a TLB, of which any number gives the same ratio.
@@ -27,55 +25,6 @@ pub struct Group<T> {
     pub rows: BTreeMap<&'static str, Option<T>>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub why: BTreeMap<&'static str, String>,
-}
-
-/// By pattern.
-pub type Rows = BTreeMap<&'static str, Row>;
-
-/// What the published geometry saves, computed for the buffer of this run: no such machine is at hand.
-#[derive(Serialize)]
-pub struct Sv39 {
-    pub table_bytes_4k: u64,
-    pub table_bytes_64k: u64,
-    pub tlb_reach_ratio: f64,
-}
-
-/// Fault-around at 64 KiB, on a dense buffer.
-#[derive(Serialize)]
-pub struct FaultAround {
-    pub first_touch_gib_s: Measured,
-    pub faults: u64,
-    /// The same, served in the thread that touches.
-    pub in_thread_first_touch_gib_s: Measured,
-}
-
-/// All that was found out.
-#[derive(Serialize)]
-pub struct Report {
-    pub bench: &'static str,
-    pub clusters: Group<Rows>,
-    pub fault_around: Option<FaultAround>,
-    pub kernel: Group<Rows>,
-    pub break_even_density: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub break_even_why: Option<&'static str>,
-    pub density_sweep: Vec<Density>,
-    pub sweep_mib: Vec<u64>,
-    pub map_touch_us: Group<Vec<f64>>,
-    /// Mapping and touching 16 MiB by side, over the kernel's huge pages.
-    pub map_touch_16mib_ratio_vs_thp: Ratios,
-    pub open2close_gib_s: Group<f64>,
-    pub redis: Redis,
-    pub sv39: Sv39,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tlb_misses_why: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub contiguous_percent_why: Option<String>,
-    pub buffer_bytes: u64,
-    pub random_loads: usize,
-    pub rounds: usize,
-    pub quick: bool,
-    pub machine: Machine,
 }
 
 impl<T> Group<T> {
@@ -113,31 +62,28 @@ pub fn ratios_vs_thp(times: &BTreeMap<&'static str, Vec<Vec<f64>>>, sweep_mib: &
     ratios(of_16_mib.iter().map(|(side, us)| (*side, us.as_slice())), thp)
 }
 
-impl FaultAround {
-    pub fn of(rows: &BTreeMap<&str, SideRows>) -> Option<Self> {
-        let dense = |name| rows.get(name)?.finish()?.remove(Pattern::Dense.name());
-        let (row, in_thread) = (dense(AROUND)?, dense(AROUND_IN_THREAD)?);
-        Some(Self {
-            first_touch_gib_s: row.first_touch_gib_s,
-            faults: row.faults,
-            in_thread_first_touch_gib_s: in_thread.first_touch_gib_s,
-        })
-    }
+/// Fault-around at 64 KiB, on a dense buffer.
+pub fn fault_around(rows: &BTreeMap<&str, SideRows>) -> Option<Value> {
+    let dense = |name| rows.get(name)?.finish()?.remove(Pattern::Dense.name());
+    let (row, in_thread) = (dense(AROUND)?, dense(AROUND_IN_THREAD)?);
+    Some(json!({
+        "first_touch_gib_s": row.first_touch_gib_s,
+        "faults": row.faults,
+        "in_thread_first_touch_gib_s": in_thread.first_touch_gib_s,
+    }))
 }
 
-impl Sv39 {
-    pub fn of(buffer: usize) -> anyhow::Result<Self> {
-        let geometry = |base| Geometry::new(Scheme::Sv39, base).context("Sv39 has this base page");
-        let (small, large) = (geometry(BasePage::K4)?, geometry(BasePage::K64)?);
-        let table =
-            |geometry: &Geometry| geometry.software_table_bytes(std::iter::once(0..buffer as u64)).get();
-        let reach = |geometry: &Geometry| geometry.tlb_reach(TLB_ENTRIES).get() as f64;
-        Ok(Self {
-            table_bytes_4k: table(&small),
-            table_bytes_64k: table(&large),
-            tlb_reach_ratio: reach(&large) / reach(&small),
-        })
-    }
+/// What the published geometry saves, computed for a buffer: there is no such machine at hand.
+pub fn sv39(buffer: usize) -> anyhow::Result<Value> {
+    let geometry = |base| Geometry::new(Scheme::Sv39, base).context("Sv39 has this base page");
+    let (small, large) = (geometry(BasePage::K4)?, geometry(BasePage::K64)?);
+    let table = |geometry: &Geometry| geometry.software_table_bytes(std::iter::once(0..buffer as u64)).get();
+    let reach = |geometry: &Geometry| geometry.tlb_reach(TLB_ENTRIES).get() as f64;
+    Ok(json!({
+        "table_bytes_4k": table(&small),
+        "table_bytes_64k": table(&large),
+        "tlb_reach_ratio": reach(&large) / reach(&small),
+    }))
 }
 
 #[cfg(test)]

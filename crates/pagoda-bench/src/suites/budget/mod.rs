@@ -11,7 +11,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
-use anyhow::Context;
 use pagoda_core::size::Bytes;
 
 use crate::kernel::{KernelSide, Split, SwapPeak};
@@ -19,7 +18,7 @@ use crate::load::data::{PAGE_BYTES, Pages};
 use crate::measure::process::{Cancel, Cancelled, run};
 use crate::measure::scratch::Scratch;
 use crate::measure::stats::{geometric_mean, middle};
-use crate::suites::budget::report::{Details, Figures, Pair, Setting, TriedSplit};
+use crate::suites::budget::report::{Details, Pair, Setting, TriedSplit, figures};
 use crate::worker::{self, Pattern, Phase};
 use crate::{Plan, pagoda_run, warm};
 
@@ -83,9 +82,9 @@ pub fn measure(
         }
     }
     let patterns = [Pattern::Fill, Pattern::Sequential, Pattern::Zipf, Pattern::Random];
-    let patterns: BTreeMap<_, _> = patterns.into_iter().map(|p| (p, Figures::of(&pairs, p))).collect();
+    let patterns: BTreeMap<_, _> = patterns.into_iter().map(|p| (p, figures(&pairs, p))).collect();
     details.kernel_split = split;
-    (details.pagoda_after_burst_ms) = middle(&after_burst_ms);
+    details.pagoda_after_burst_ms = middle(&after_burst_ms);
     Ok(Setting { patterns, setting: details })
 }
 
@@ -139,40 +138,26 @@ impl Bench<'_> {
         kernel_reason: &mut Option<String>,
     ) -> anyhow::Result<Option<Vec<Phase>>> {
         let Some(chosen) = split.filter(|_| kernel_reason.is_none()) else { return Ok(None) };
-        let side = match KernelSide::set_up(&chosen) {
-            Ok(side) => side,
-            Err(error) => {
-                *kernel_reason = Some(format!("{error:#}"));
-                *split = None;
-                return Ok(None);
-            }
+        let measured = match noted(KernelSide::set_up(&chosen), kernel_reason)? {
+            Some(side) => noted(self.under(side, number), &mut details.kernel_reason)?,
+            None => None,
         };
-        match self.under(side, number) {
-            Ok((phases, peak)) => {
-                keep_peak(&mut details.kernel_swap_peak, peak);
-                Ok(Some(phases))
-            }
-            Err(error) => {
-                details.kernel_reason = Some(reason(error)?);
-                *split = None;
-                Ok(None)
-            }
-        }
+        let Some((phases, peak)) = measured else {
+            *split = None;
+            return Ok(None);
+        };
+        keep_peak(&mut details.kernel_swap_peak, peak);
+        Ok(Some(phases))
     }
 
     /// The kernel with the budget for what is resident alone.
     fn uncharged(&self, number: usize, details: &mut Details) -> anyhow::Result<Option<Vec<Phase>>> {
         let side = KernelSide::set_up(&Split::uncharged(self.plan.budget, self.data))?;
-        match self.under(side, number) {
-            Ok((phases, peak)) => {
-                keep_peak(&mut details.kernel_uncharged_swap_peak, peak);
-                Ok(Some(phases))
-            }
-            Err(error) => {
-                details.kernel_reason = Some(reason(error)?);
-                Ok(None)
-            }
-        }
+        let measured = noted(self.under(side, number), &mut details.kernel_reason)?;
+        Ok(measured.map(|(phases, peak)| {
+            keep_peak(&mut details.kernel_uncharged_swap_peak, peak);
+            phases
+        }))
     }
 
     fn under(&self, mut side: KernelSide, number: usize) -> anyhow::Result<(Vec<Phase>, SwapPeak)> {
@@ -187,7 +172,7 @@ impl Bench<'_> {
             }
         });
         self.plan.step();
-        Ok((phases(&finished?.output)?, side.peak()))
+        Ok((finished?.printed()?, side.peak()))
     }
 
     /// Under Pagoda. A failure is noted, and then it is not tried again.
@@ -198,50 +183,32 @@ impl Bench<'_> {
         self.warm();
         let finished = run(&command, RUN_LIMIT, self.cancel, || ());
         self.plan.step();
-        let measured =
-            finished.and_then(|finished| Ok((phases(&finished.output)?, finished.anonymous_bytes_peak)));
-        match measured {
-            Ok((phases, peak)) => {
-                if number > 0 {
-                    details.pagoda_anonymous_bytes_peak =
-                        Some(peak.max(details.pagoda_anonymous_bytes_peak.unwrap_or(0)));
-                }
-                let written = fs::read_to_string(&stats).ok();
-                details.pagoda_stats = written.and_then(|text| serde_json::from_str(&text).ok());
-                Ok(Some(phases))
-            }
-            Err(error) => {
-                details.pagoda_reason = Some(reason(error)?);
-                Ok(None)
-            }
+        let measured = finished.and_then(|finished| Ok((finished.printed()?, finished.anonymous_bytes_peak)));
+        let Some((phases, peak)) = noted(measured, &mut details.pagoda_reason)? else { return Ok(None) };
+        if number > 0 {
+            details.pagoda_anonymous_bytes_peak =
+                Some(peak.max(details.pagoda_anonymous_bytes_peak.unwrap_or(0)));
         }
+        let written = fs::read_to_string(&stats).ok();
+        details.pagoda_stats = written.and_then(|text| serde_json::from_str(&text).ok());
+        Ok(Some(phases))
     }
 
     /// How long Pagoda takes, once all of the data has been written at full speed and its program rests, until the budget is kept
     /// again. A failure is noted, and then it is not tried again.
     fn after_burst_ms(&self, number: usize, details: &mut Details) -> anyhow::Result<Option<f64>> {
         let scratch = Scratch::new()?;
-        let mut command = Vec::from(worker::words(&self.plan.program, "burst"));
         let options = [
             ("--data", self.data.get().to_string()),
             ("--ratio", self.load.ratio.to_string()),
             ("--seed", (number + 1).to_string()),
             ("--within", (self.plan.budget.get() + OVER_AFTER_BURST).to_string()),
         ];
-        command.extend(options.into_iter().flat_map(|(name, value)| [name.to_owned(), value]));
+        let command = worker::command(&self.plan.program, "burst", options);
         let command = pagoda_run(&self.plan.program, self.plan.budget, &scratch.file("stats.json"), command);
         self.warm();
         let finished = run(&command, RUN_LIMIT, self.cancel, || ());
-        let measured = finished.and_then(|finished| {
-            serde_json::from_str(&finished.output).context("reading what the worker printed")
-        });
-        match measured {
-            Ok(ms) => Ok(Some(ms)),
-            Err(error) => {
-                details.pagoda_reason = Some(reason(error)?);
-                Ok(None)
-            }
-        }
+        noted(finished.and_then(|finished| finished.printed()), &mut details.pagoda_reason)
     }
 
     /// In a region of the library, by the same worker and with the same budget. A failure is noted, and then it is not tried
@@ -254,13 +221,7 @@ impl Bench<'_> {
         self.warm();
         let finished = run(&command, RUN_LIMIT, self.cancel, || ());
         self.plan.step();
-        match finished.and_then(|finished| phases(&finished.output)) {
-            Ok(phases) => Ok(Some(phases)),
-            Err(error) => {
-                details.in_thread_reason = Some(reason(error)?);
-                Ok(None)
-            }
-        }
+        noted(finished.and_then(|finished| finished.printed()), &mut details.in_thread_reason)
     }
 
     fn worker(&self, number: usize) -> Vec<String> {
@@ -276,9 +237,7 @@ impl Bench<'_> {
             ("--zipf", zipf.to_string()),
             ("--random", random.to_string()),
         ];
-        let mut command = Vec::from(worker::words(&self.plan.program, "patterns"));
-        command.extend(options.into_iter().flat_map(|(name, value)| [name.to_owned(), value]));
-        command
+        worker::command(&self.plan.program, "patterns", options)
     }
 
     /// As much memory as a run will need in total.
@@ -293,8 +252,12 @@ fn keep_peak(kept: &mut Option<SwapPeak>, peak: SwapPeak) {
     }
 }
 
-fn phases(output: &str) -> anyhow::Result<Vec<Phase>> {
-    serde_json::from_str(output).context("reading what the worker printed")
+/// The result of a run; of one that failed nothing, and `why` is noted. A signal is passed on.
+pub fn noted<T>(result: anyhow::Result<T>, why: &mut Option<String>) -> anyhow::Result<Option<T>> {
+    result.map(Some).or_else(|error| {
+        *why = Some(reason(error)?);
+        Ok(None)
+    })
 }
 
 /// Why a run failed. A signal is passed on: it ends all runs.

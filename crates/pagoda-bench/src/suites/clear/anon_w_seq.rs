@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use pagoda_core::clear::{FrameSize, Order};
 use pagoda_core::size::Bytes;
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::writer::{self, START_FILE, Side, Written, ready_file};
 use super::{Setup, name};
@@ -32,35 +32,8 @@ const GRACE: Duration = Duration::from_secs(60);
 const START_IN: Duration = Duration::from_millis(50);
 const POLL: Duration = Duration::from_millis(2);
 
-/// One number of processes.
-#[derive(Debug, Serialize)]
-pub struct Row {
-    pub processes: usize,
-    /// Those that count; rounds in which a side did not get to write a frame are left out.
-    pub rounds: usize,
-    pub llc_bytes_per_process: u64,
-    pub area_bytes_per_process: u64,
-    /// What the processes wrote in a second of their processor time, times the processors that they have: what they write
-    /// in a second while nobody else runs. Medians over the rounds, as all rates are.
-    pub kernel_thp_gib_s: f64,
-    pub ascending_gib_s: f64,
-    pub converge_gib_s: f64,
-    pub reverse_in_page_gib_s: f64,
-    pub neighbourhood_gib_s: f64,
-    pub streaming_gib_s: f64,
-    /// By rounds, as all ratios are: above 1 the order is faster than clearing from the beginning.
-    pub ratio_converge_vs_ascending: Measured,
-    pub ratio_reverse_in_page_vs_ascending: Measured,
-    pub ratio_neighbourhood_vs_ascending: Measured,
-    pub ratio_streaming_vs_ascending: Measured,
-    pub ratio_kernel_thp_vs_ascending: Measured,
-    /// The order with the highest rate.
-    pub best: &'static str,
-    pub ratio_best_vs_kernel: Measured,
-}
-
 /// Measures all rows.
-pub fn measure(setup: &Setup, cores: usize, cancel: &Cancel) -> anyhow::Result<Vec<Row>> {
+pub fn measure(setup: &Setup, cores: usize, cancel: &Cancel) -> anyhow::Result<Vec<Value>> {
     let row = |per_core| {
         let row = run(setup, cores, cores * per_core, cancel);
         setup.progress.inc(1);
@@ -72,7 +45,7 @@ pub fn measure(setup: &Setup, cores: usize, cancel: &Cancel) -> anyhow::Result<V
 /// How many rows there will be.
 pub const ROWS: usize = PROCESSES_PER_CORE.len();
 
-fn run(setup: &Setup, cores: usize, processes: usize, cancel: &Cancel) -> anyhow::Result<Row> {
+fn run(setup: &Setup, cores: usize, processes: usize, cancel: &Cancel) -> anyhow::Result<Value> {
     // The same memory for all of them together in every row: a cache holds the same share of it.
     let frame = FrameSize::HUGE.bytes() as u64;
     let area = Bytes::new((setup.cycled_bytes.get() / processes as u64 / frame).max(2) * frame);
@@ -90,9 +63,7 @@ fn run(setup: &Setup, cores: usize, processes: usize, cancel: &Cancel) -> anyhow
             ("--meet", meet.file("").display().to_string()),
             ("--number", number.to_string()),
         ];
-        let mut words = Vec::from(worker::words(&setup.program, "anon-writer"));
-        words.extend(options.into_iter().flat_map(|(name, value)| [name.to_owned(), value]));
-        words
+        worker::command(&setup.program, "anon-writer", options)
     };
     let mut writers =
         (0..processes).map(|number| Running::start(&command(number))).collect::<anyhow::Result<Vec<_>>>()?;
@@ -109,8 +80,7 @@ fn run(setup: &Setup, cores: usize, processes: usize, cancel: &Cancel) -> anyhow
     let limit = length + 2 * GRACE;
     let mut total = vec![Written::default(); schedule.len()];
     for writer in writers {
-        let output = writer.wait(limit, cancel, || ())?.output;
-        let slots: Vec<Written> = serde_json::from_str(&output).context("reading what a writer printed")?;
+        let slots: Vec<Written> = writer.wait(limit, cancel, || ())?.printed()?;
         if slots.len() != total.len() {
             bail!("a writer wrote in {} slots of {}", slots.len(), total.len());
         }
@@ -125,7 +95,7 @@ fn run(setup: &Setup, cores: usize, processes: usize, cancel: &Cancel) -> anyhow
     };
     let slots: Vec<_> = schedule.into_iter().zip(total.iter().map(rate)).collect();
     let counted: Vec<_> = slots.chunks(Side::ALL.len()).skip(1).filter_map(Round::of).collect();
-    Row::of(setup, processes, area, &counted)
+    figures(setup, processes, area, &counted)
         .context("the machine is too busy: no round in which every side wrote a frame")
 }
 
@@ -171,51 +141,43 @@ fn await_all(meet: &Scratch, writers: &mut Vec<Running>, cancel: &Cancel) -> any
     Ok(())
 }
 
-impl Row {
-    /// `None` without rounds.
-    fn of(setup: &Setup, processes: usize, area: Bytes, rounds: &[Round]) -> Option<Self> {
-        let of = |side: Side| rounds.iter().map(|round| round.rate(side)).collect::<Vec<f64>>();
-        let ratios = |over: Side, under: Side| {
-            rounds.iter().map(|round| round.rate(over) / round.rate(under)).collect::<Vec<f64>>()
+/// The figures of one number of processes; nothing without rounds. A rate is what the processes wrote
+/// in a second of their processor time, times the processors that they have: what they write in a
+/// second of a machine that does nothing else. Ratios are of rounds.
+fn figures(setup: &Setup, processes: usize, area: Bytes, rounds: &[Round]) -> Option<Value> {
+    let of = |side: Side| rounds.iter().map(|round| round.rate(side)).collect::<Vec<f64>>();
+    let ratio = |over: Side, under: Side| {
+        let ratios: Vec<f64> = rounds.iter().map(|round| round.rate(over) / round.rate(under)).collect();
+        Some(Measured::of(&ratios)?.map(round_down))
+    };
+    let best = Order::ALL.map(|order| (median(&of(Side::Order(order))).unwrap_or(0.0), order));
+    let (_, best) = best.into_iter().max_by(|(one, _), (other, _)| one.total_cmp(other))?;
+    let mut row = json!({
+        "processes": processes,
+        "rounds": rounds.len(),
+        "llc_bytes_per_process": setup.llc_bytes / processes as u64,
+        "area_bytes_per_process": area.get(),
+        "best": name(best),
+        "ratio_best_vs_kernel": ratio(Side::Order(best), Side::Kernel)?,
+    });
+    let ascending = Side::Order(Order::Ascending);
+    for side in Side::ALL {
+        let key = match side {
+            Side::Kernel => "kernel_thp".to_owned(),
+            Side::Order(order) => name(order).replace('-', "_"),
         };
-        let rate = |side| median(&of(side)).map(round);
-        let order = |order| rate(Side::Order(order));
-        let versus_ascending = |side| {
-            let ratios = ratios(side, Side::Order(Order::Ascending));
-            Measured::of(&ratios).map(|ratio| ratio.map(round_down))
-        };
-        let ratio = |order| versus_ascending(Side::Order(order));
-        let (converge, reverse_in_page) = (ratio(Order::Converge)?, ratio(Order::ReverseInPage)?);
-        let (neighbourhood, streaming) = (ratio(Order::Neighbourhood)?, ratio(Order::Streaming)?);
-        let kernel = versus_ascending(Side::Kernel)?;
-        let best = Order::ALL.map(|order| (median(&of(Side::Order(order))).unwrap_or(0.0), order));
-        let (_, best) = best.into_iter().max_by(|(one, _), (other, _)| one.total_cmp(other))?;
-        let best_vs_kernel = ratios(Side::Order(best), Side::Kernel);
-        Some(Self {
-            processes,
-            rounds: rounds.len(),
-            llc_bytes_per_process: setup.llc_bytes / processes as u64,
-            area_bytes_per_process: area.get(),
-            kernel_thp_gib_s: rate(Side::Kernel)?,
-            ascending_gib_s: order(Order::Ascending)?,
-            converge_gib_s: order(Order::Converge)?,
-            reverse_in_page_gib_s: order(Order::ReverseInPage)?,
-            neighbourhood_gib_s: order(Order::Neighbourhood)?,
-            streaming_gib_s: order(Order::Streaming)?,
-            ratio_converge_vs_ascending: converge,
-            ratio_reverse_in_page_vs_ascending: reverse_in_page,
-            ratio_neighbourhood_vs_ascending: neighbourhood,
-            ratio_streaming_vs_ascending: streaming,
-            ratio_kernel_thp_vs_ascending: kernel,
-            best: name(best),
-            ratio_best_vs_kernel: Measured::of(&best_vs_kernel)?.map(round_down),
-        })
+        row[format!("{key}_gib_s")] = round(median(&of(side))?).into();
+        if side != ascending {
+            row[format!("ratio_{key}_vs_ascending")] = json!(ratio(side, ascending)?);
+        }
     }
+    Some(row)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::json::plain;
 
     #[test]
     fn a_row_compares_within_rounds() {
@@ -234,14 +196,16 @@ mod tests {
         let mut rounds: Vec<_> = [1.0, 2.0]
             .map(|scale| Round::of(&Side::ALL.map(|side| slot(side, scale))).expect("all sides"))
             .to_vec();
-        let row = Row::of(&setup, 8, Bytes::mib(64), &rounds).expect("a row");
-        assert_eq!((row.ratio_converge_vs_ascending.median, row.kernel_thp_gib_s), (0.5, 6.0));
-        assert_eq!((row.best, row.ratio_best_vs_kernel.median), ("streaming", 1.5));
-        assert_eq!(row.ratio_streaming_vs_ascending.median, 1.2);
-        assert_eq!(row.ratio_kernel_thp_vs_ascending, Measured::once(0.8), "by rounds");
-        assert_eq!((row.llc_bytes_per_process, row.rounds), (4 << 20, 2));
+        let row = plain(figures(&setup, 8, Bytes::mib(64), &rounds).expect("a row"));
+        assert_eq!([&row["ratio_converge_vs_ascending"], &row["kernel_thp_gib_s"]], [0.5, 6.0]);
+        assert_eq!((&row["best"], &row["ratio_best_vs_kernel"]), (&"streaming".into(), &1.5.into()));
+        assert_eq!(row["ratio_streaming_vs_ascending"], 1.2);
+        for key in ["", "_least", "_most"].map(|end| format!("ratio_kernel_thp_vs_ascending{end}")) {
+            assert_eq!(row[&key], 0.8, "by rounds");
+        }
+        assert_eq!([&row["llc_bytes_per_process"], &row["rounds"]], [4 << 20, 2]);
         rounds.clear();
-        assert!(Row::of(&setup, 8, Bytes::mib(64), &rounds).is_none());
+        assert!(figures(&setup, 8, Bytes::mib(64), &rounds).is_none());
     }
 
     #[test]

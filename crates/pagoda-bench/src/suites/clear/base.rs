@@ -15,6 +15,7 @@ use pagoda_linux::mem::contiguity::contiguous_bytes;
 use pagoda_linux::mem::huge_frames::HugeFrames;
 use pagoda_linux::mem::range::PageRange;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::Setup;
 use super::thrash::Thrashers;
@@ -36,25 +37,6 @@ const BUSY_BYTES: u64 = 1 << 20;
 pub struct Times {
     pub touch_us: f64,
     pub whole_us: f64,
-}
-
-/// All sides beside as many busy threads.
-#[derive(Clone, Debug, Serialize)]
-pub struct Row {
-    pub busy_threads: usize,
-    /// OS pages, sixteen touches.
-    pub kernel: Times,
-    pub pagoda: Times,
-    pub pagoda_ready: Times,
-    pub in_thread: Times,
-    pub in_thread_ready: Times,
-    pub ratio_ready: f64,
-    pub ratio_in_thread_ready: f64,
-    /// Processor time of getting a frame ready.
-    pub ready_cpu_us: f64,
-    /// Of the base pages that got such frames, by a handler, those that are an aligned run of physical memory, in the last round. None
-    /// where the kernel hides frame numbers.
-    pub ready_contiguous_percent: Option<f64>,
 }
 
 #[derive(Default)]
@@ -173,11 +155,11 @@ fn kernel(samples: &mut Samples) -> anyhow::Result<()> {
 }
 
 /// Measures all sides, alone and beside a busy thread.
-pub fn measure(setup: &Setup, cancel: &Cancel) -> anyhow::Result<Vec<Row>> {
+pub fn measure(setup: &Setup, cancel: &Cancel) -> anyhow::Result<Vec<Value>> {
     [0, 1].into_iter().map(|busy_threads| row(setup, busy_threads, cancel)).collect()
 }
 
-fn row(setup: &Setup, busy_threads: usize, cancel: &Cancel) -> anyhow::Result<Row> {
+fn row(setup: &Setup, busy_threads: usize, cancel: &Cancel) -> anyhow::Result<Value> {
     let _busy = Thrashers::start(busy_threads, BUSY_BYTES / 2);
     let mut sides =
         [Side::new(false, false)?, Side::new(true, false)?, Side::new(false, true)?, Side::new(true, true)?];
@@ -199,18 +181,19 @@ fn row(setup: &Setup, busy_threads: usize, cancel: &Cancel) -> anyhow::Result<Ro
     }
     let [pagoda, pagoda_ready, in_thread, in_thread_ready] =
         sides.each_ref().map(|side| side.samples.times());
-    Ok(Row {
-        busy_threads,
-        kernel: of_kernel.times(),
-        pagoda,
-        pagoda_ready,
-        in_thread,
-        in_thread_ready,
-        ratio_ready: round(pagoda_ready.touch_us / pagoda.touch_us),
-        ratio_in_thread_ready: round(in_thread_ready.touch_us / in_thread.touch_us),
-        ready_cpu_us: sides[1].ready_cpu_us(),
-        ready_contiguous_percent: sides[1].contiguous_percent,
-    })
+    Ok(json!({
+        "busy_threads": busy_threads,
+        "kernel": of_kernel.times(),
+        "pagoda": pagoda,
+        "pagoda_ready": pagoda_ready,
+        "in_thread": in_thread,
+        "in_thread_ready": in_thread_ready,
+        "ratio_ready": round(pagoda_ready.touch_us / pagoda.touch_us),
+        "ratio_in_thread_ready": round(in_thread_ready.touch_us / in_thread.touch_us),
+        "ready_cpu_us": sides[1].ready_cpu_us(),
+        // Of the base pages that got such frames, by a handler, in the last round.
+        "ready_contiguous_percent": sides[1].contiguous_percent,
+    }))
 }
 
 #[cfg(test)]

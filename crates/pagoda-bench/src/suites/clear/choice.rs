@@ -14,7 +14,7 @@ use pagoda_core::clear::{Choice, FrameSize, Order, Target};
 use pagoda_core::size::Bytes;
 use pagoda_linux::mem::clear::Clearer;
 use pagoda_linux::mem::huge_frames::HugeFrames;
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::Setup;
 use crate::measure::process::Cancel;
@@ -26,18 +26,6 @@ pub const CROWDS: usize = 3;
 
 /// The two orders, and what is chosen.
 const SIDES: [Option<Order>; 3] = [Some(Order::Streaming), Some(Order::Neighbourhood), None];
-
-/// Microseconds for each frame, medians of the rounds.
-#[derive(Serialize)]
-pub struct Row {
-    pub clearing_at_once: usize,
-    pub streaming_us: f64,
-    pub neighbourhood_us: f64,
-    pub chosen_us: f64,
-    /// Of the frames that were cleared as chosen, past the cache.
-    pub chosen_streaming_percent: f64,
-    pub ratio_chosen_vs_better: f64,
-}
 
 /// What the threads share.
 #[derive(Default)]
@@ -57,11 +45,11 @@ impl Shared {
 }
 
 /// Measures all crowds.
-pub fn measure(setup: &Setup, cores: usize, cancel: &Cancel) -> anyhow::Result<Vec<Row>> {
+pub fn measure(setup: &Setup, cores: usize, cancel: &Cancel) -> anyhow::Result<Vec<Value>> {
     [1, cores, 2 * cores].into_iter().map(|threads| crowd(setup, threads, cancel)).collect()
 }
 
-fn crowd(setup: &Setup, threads: usize, cancel: &Cancel) -> anyhow::Result<Row> {
+fn crowd(setup: &Setup, threads: usize, cancel: &Cancel) -> anyhow::Result<Value> {
     let each = Bytes::new(setup.cycled_bytes.get() / threads as u64);
     let frames: anyhow::Result<Vec<HugeFrames>> = (0..threads).map(|_| super::huge_frames(each)).collect();
     let mut frames = frames?;
@@ -90,14 +78,15 @@ fn crowd(setup: &Setup, threads: usize, cancel: &Cancel) -> anyhow::Result<Row> 
     }
     let [streaming_us, neighbourhood_us, chosen_us] = us.map(|us| median(&us).unwrap_or(f64::NAN));
     let chosen = f64::from(shared.chosen.into_inner().max(1));
-    Ok(Row {
-        clearing_at_once: threads,
-        streaming_us: round(streaming_us),
-        neighbourhood_us: round(neighbourhood_us),
-        chosen_us: round(chosen_us),
-        chosen_streaming_percent: round(f64::from(shared.chosen_streaming.into_inner()) / chosen * 100.0),
-        ratio_chosen_vs_better: round(chosen_us / streaming_us.min(neighbourhood_us)),
-    })
+    let streaming = f64::from(shared.chosen_streaming.into_inner());
+    Ok(json!({
+        "clearing_at_once": threads,
+        "streaming_us": round(streaming_us),
+        "neighbourhood_us": round(neighbourhood_us),
+        "chosen_us": round(chosen_us),
+        "chosen_streaming_percent": round(streaming / chosen * 100.0),
+        "ratio_chosen_vs_better": round(chosen_us / streaming_us.min(neighbourhood_us)),
+    }))
 }
 
 /// Clears `count` frames in turn and says what each took.
@@ -135,10 +124,11 @@ mod tests {
                 return pagoda_linux::testing::skip::skip("the choice of an order", format!("{error:#}"));
             }
         };
-        assert_eq!(rows.iter().map(|row| row.clearing_at_once).collect::<Vec<_>>(), [1, 2, 4]);
+        assert_eq!(rows.iter().map(|row| row["clearing_at_once"].clone()).collect::<Vec<_>>(), [1, 2, 4]);
         for row in rows {
-            assert!(row.streaming_us > 0.0 && row.neighbourhood_us > 0.0 && row.chosen_us > 0.0);
-            assert!((0.0..=100.0).contains(&row.chosen_streaming_percent));
+            let number = |key: &str| row[key].as_f64().expect("a number");
+            assert!(["streaming_us", "neighbourhood_us", "chosen_us"].iter().all(|key| number(key) > 0.0));
+            assert!((0.0..=100.0).contains(&number("chosen_streaming_percent")));
         }
     }
 }

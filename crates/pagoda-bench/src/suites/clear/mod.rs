@@ -14,7 +14,7 @@ mod fault;
 mod frame;
 mod orders;
 mod shape;
-mod table;
+pub mod table;
 mod thrash;
 pub mod writer;
 
@@ -29,13 +29,12 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::mem::clear::Clearer;
 use pagoda_linux::mem::huge_frames::HugeFrames;
 use rustix::time::{ClockId, clock_gettime};
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::command;
-use crate::measure::machine::{Machine, available_memory_bytes, last_level_cache_bytes};
+use crate::measure::machine::{available_memory_bytes, last_level_cache_bytes};
 use crate::measure::process::Cancel;
-use anon_w_seq::Row;
-use orders::Orders;
+use crate::report::json::report;
 
 /// Frames are taken in turn from this many times the last-level cache: a sixteenth of what is written could still be there
 /// if the cache did its worst.
@@ -103,42 +102,6 @@ struct Setup {
     progress: ProgressBar,
 }
 
-/// The orders, and frames that need none.
-#[derive(Serialize)]
-struct AllOrders {
-    #[serde(flatten)]
-    orders: Orders,
-    prezeroed: fault::Prezeroed,
-}
-
-/// All that was found out.
-#[derive(Serialize)]
-struct Clear {
-    bench: &'static str,
-    orders: AllOrders,
-    /// The same beside threads that thrash the cache.
-    pressure: AllOrders,
-    /// The order that is chosen, by how many clear at the same time.
-    choice: Vec<choice::Row>,
-    /// From touch to return.
-    fault: fault::Fault,
-    /// The same of base pages, alone and beside a busy thread.
-    base: Vec<base::Row>,
-    anon_w_seq: Vec<Row>,
-    /// Why there are no figures of the processor's counters.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    perf_reason: Option<String>,
-    thrashers: usize,
-    llc_bytes: u64,
-    cycled_bytes: u64,
-    clock_ns: f64,
-    cached_kernel: String,
-    streaming_kernel: String,
-    rounds: usize,
-    quick: bool,
-    machine: Machine,
-}
-
 /// Runs `pagoda bench clear`.
 pub fn run(args: &ClearArgs) -> anyhow::Result<ExitCode> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -160,9 +123,9 @@ pub fn run(args: &ClearArgs) -> anyhow::Result<ExitCode> {
         clock_ns: orders::clock_ns(),
         progress: command::progress(steps as u64, "step")?,
     };
-    let clear = Clear::measure(&setup, cores, args.quick, &Cancel::on_signals()?)?;
+    let figures = setup.measure(cores, &Cancel::on_signals()?)?;
     setup.progress.finish_and_clear();
-    command::print(&clear, args.json, Clear::table)?;
+    command::print(&report("clear", args.quick, figures), args.json);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -196,44 +159,41 @@ fn huge_frames(bytes: Bytes) -> anyhow::Result<HugeFrames> {
     Ok(frames)
 }
 
-impl Clear {
-    fn measure(setup: &Setup, cores: usize, quick: bool, cancel: &Cancel) -> anyhow::Result<Self> {
-        let part = |name: &'static str| setup.progress.set_message(name);
+impl Setup {
+    fn measure(&self, cores: usize, cancel: &Cancel) -> anyhow::Result<Value> {
+        let part = |name: &'static str| self.progress.set_message(name);
         // One processor is left to the thread that is measured, if there is more than one.
         let thrashers = (cores - 1).max(1);
         part("orders");
-        let (orders, perf_reason) = orders::measure(setup, 0, cancel)?;
+        let (mut orders, perf_reason) = orders::measure(self, 0, cancel)?;
         part("pressure");
-        let (beside, _) = orders::measure(setup, thrashers, cancel)?;
-        let pressure = AllOrders { orders: beside, prezeroed: fault::prezeroed(setup, thrashers, cancel)? };
+        let (mut pressure, _) = orders::measure(self, thrashers, cancel)?;
+        pressure.insert("prezeroed", fault::prezeroed(self, thrashers, cancel)?);
         part("choice");
-        let choice = choice::measure(setup, cores, cancel)?;
+        let choice = choice::measure(self, cores, cancel)?;
         part("base");
-        let base = base::measure(setup, cancel)?;
+        let base = base::measure(self, cancel)?;
         part("fault");
-        let (fault, prezeroed) = fault::measure(setup, cancel)?;
+        let (fault, prezeroed) = fault::measure(self, cancel)?;
+        orders.insert("prezeroed", prezeroed);
         part("anon-w-seq");
-        let anon_w_seq = anon_w_seq::measure(setup, cores, cancel)?;
+        let anon_w_seq = anon_w_seq::measure(self, cores, cancel)?;
         let clearer = Clearer::for_this_processor();
-        Ok(Self {
-            bench: "clear",
-            orders: AllOrders { orders, prezeroed },
-            pressure,
-            choice,
-            fault,
-            base,
-            anon_w_seq,
-            perf_reason,
-            thrashers,
-            llc_bytes: setup.llc_bytes,
-            cycled_bytes: setup.cycled_bytes.get(),
-            clock_ns: crate::measure::stats::round(setup.clock_ns),
-            cached_kernel: format!("{:?}", clearer.cached()),
-            streaming_kernel: format!("{:?}", clearer.streaming()),
-            rounds: setup.rounds,
-            quick,
-            machine: Machine::this(),
-        })
+        let mut figures = json!({
+            "orders": orders, "pressure": pressure, "choice": choice, "fault": fault, "base": base,
+            "anon_w_seq": anon_w_seq,
+            "thrashers": thrashers,
+            "llc_bytes": self.llc_bytes,
+            "cycled_bytes": self.cycled_bytes.get(),
+            "clock_ns": crate::measure::stats::round(self.clock_ns),
+            "cached_kernel": format!("{:?}", clearer.cached()),
+            "streaming_kernel": format!("{:?}", clearer.streaming()),
+            "rounds": self.rounds,
+        });
+        if let Some(reason) = perf_reason {
+            figures["perf_reason"] = reason.into();
+        }
+        Ok(figures)
     }
 }
 
@@ -250,43 +210,5 @@ impl Setup {
             clock_ns: 0.0,
             progress: ProgressBar::hidden(),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_figures_of_orders_have_the_documented_shape() {
-        let (orders, perf_reason) = match orders::measure(&Setup::for_tests(), 1, &Cancel::default()) {
-            Ok(measured) => measured,
-            Err(error) => {
-                return pagoda_linux::testing::skip::skip("clear orders", format!("{error:#}"));
-            }
-        };
-        let json = crate::report::json::json(&orders).expect("json");
-        for (name, after, extents) in [
-            ("ascending", 511, 1),
-            ("converge", 0, 512),
-            ("reverse-in-page", 0, 512),
-            ("neighbourhood", 0, 4),
-            ("streaming", 0, 4),
-        ] {
-            let figures = &json[name];
-            let shape = serde_json::json!([after, extents, 2 << 20]);
-            let keys = ["cleared_after_target_max", "extents_max", "bytes_in_fault"];
-            assert_eq!(serde_json::json!(keys.map(|key| &figures[key])), shape, "{name}");
-            for key in ["clear_us", "first_touch_ns", "write_all_us", "user_s"] {
-                assert!(figures[key].is_f64(), "{name}: {key}");
-            }
-            assert!(figures["targets"]["random"]["clear_us"].is_f64(), "{name}");
-            assert!(
-                figures["perf"].is_object() != perf_reason.is_some(),
-                "{name}: counters, or why there are none"
-            );
-        }
-        crate::report::keys::expect_paths_of(&json, &crate::report::html::canned("clear")["orders"]);
-        assert!(table::orders_table(&orders).to_string().contains("reverse-in-page"));
     }
 }

@@ -11,90 +11,30 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use pagoda_core::clear::{FrameSize, Order, Target};
 use pagoda_core::page::OS_PAGE;
-use pagoda_linux::baseline::perf::HardwareCounters;
+use pagoda_linux::baseline::perf::{Counts, HardwareCounters};
 use pagoda_linux::mem::clear::Clearer;
 use pagoda_linux::mem::huge_frames::HugeFrames;
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::shape::Shape;
 use super::thrash::Thrashers;
 use super::{Setup, frame, name, thread_cpu};
 use crate::load::data::Random;
 use crate::measure::process::Cancel;
-use crate::measure::stats::{Measured, median, median_of, middle_of, midmean, round};
+use crate::measure::stats::{median, median_of, middle_of, midmean, round};
 
-/// The targets. At the end of a frame every order is ascending in effect.
-const PLACES: [Place; 3] = [Place::First, Place::Middle, Place::Random];
+/// The page that is the target.
+type Place = fn(&mut Random) -> u32;
 
-#[derive(Clone, Copy)]
-enum Place {
-    First,
-    Middle,
-    Random,
-}
-
-impl Place {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::First => "first",
-            Self::Middle => "middle",
-            Self::Random => "random",
-        }
-    }
-
-    fn page(self, random: &mut Random) -> u32 {
-        match self {
-            Self::First => 0,
-            Self::Middle => FrameSize::HUGE.pages() / 2,
-            Self::Random => random.below(u64::from(FrameSize::HUGE.pages())) as u32,
-        }
-    }
-}
+/// The targets: their name, and the page. At the end of a frame every order is ascending in effect.
+const PLACES: [(&str, Place); 3] = [
+    ("first", |_| 0),
+    ("middle", |_| FrameSize::HUGE.pages() / 2),
+    ("random", |random| random.below(u64::from(FrameSize::HUGE.pages())) as u32),
+];
 
 /// The figures of each order, by its name.
-pub type Orders = BTreeMap<&'static str, Figures>;
-
-/// What one order costs. Times are medians over the rounds, each of which is the mean over the places of the target.
-#[derive(Serialize)]
-pub struct Figures {
-    /// The most pages that are cleared after the target, over all targets of a huge frame.
-    pub cleared_after_target_max: u32,
-    /// The most extents of a huge frame, over all targets.
-    pub extents_max: usize,
-    /// Bytes that are cleared while the program waits.
-    pub bytes_in_fault: usize,
-    #[serde(flatten)]
-    pub times: Times,
-    /// The first touch over that after clearing in ascending order, by rounds.
-    pub first_touch_ratio_vs_ascending: f64,
-    /// Processor time of all frames that count; no system call is in it.
-    pub user_s: f64,
-    pub frames: usize,
-    /// Null with a reason beside the orders where the processor's counters can't be had.
-    pub perf: Option<Perf>,
-    /// The same by the target's place.
-    pub targets: BTreeMap<&'static str, Times>,
-}
-
-/// Times of one frame.
-#[derive(Clone, Copy, Serialize)]
-pub struct Times {
-    pub clear_us: f64,
-    /// Reading each cache line of the target, less what the clock takes.
-    pub first_touch_ns: Measured,
-    /// Writing the whole frame from its beginning, after that.
-    pub write_all_us: f64,
-    /// All three.
-    pub total_us: Measured,
-}
-
-/// From the processor's counters, user mode only, over clearing, touching and writing.
-#[derive(Clone, Copy, Serialize)]
-pub struct Perf {
-    pub ipc: f64,
-    /// Of references to the cache that the processor counts by default.
-    pub cache_miss_percent: f64,
-}
+pub type Orders = BTreeMap<&'static str, Value>;
 
 /// One frame: cleared, touched, written.
 #[derive(Clone, Copy)]
@@ -149,7 +89,7 @@ pub fn measure(setup: &Setup, thrashers: usize, cancel: &Cancel) -> anyhow::Resu
     let thrashers = Thrashers::start(thrashers, setup.llc_bytes);
     // Round 0 is discarded.
     for number in 0..=setup.rounds {
-        for (place, rounds) in PLACES.into_iter().zip(0..) {
+        for (rounds, (_, place)) in PLACES.into_iter().enumerate() {
             cancel.check()?;
             bench.round(&mut sides, place, number > 0)?;
             for side in &mut sides {
@@ -190,7 +130,7 @@ impl Bench<'_> {
                 sides.reverse();
             }
             for side in &mut *sides {
-                let page = place.page(&mut self.random);
+                let page = place(&mut self.random);
                 self.sample(side, page, counts)?;
             }
         }
@@ -266,14 +206,15 @@ impl Setup {
         (sample.touch_ns - self.clock_ns).max(0.0)
     }
 
-    fn times(&self, rounds: &[Sample]) -> Option<Times> {
+    /// Medians over the rounds, each of which is the mean over the places of the target.
+    fn times(&self, rounds: &[Sample]) -> Option<Value> {
         let total_us = |sample: &Sample| (sample.clear_ns + self.touch_ns(sample) + sample.write_ns) / 1e3;
-        Some(Times {
-            clear_us: round(median_of(rounds, |sample| sample.clear_ns / 1e3)?),
-            first_touch_ns: middle_of(rounds, |sample| self.touch_ns(sample))?,
-            write_all_us: round(median_of(rounds, |sample| sample.write_ns / 1e3)?),
-            total_us: middle_of(rounds, total_us)?,
-        })
+        Some(json!({
+            "clear_us": round(median_of(rounds, |sample| sample.clear_ns / 1e3)?),
+            "first_touch_ns": middle_of(rounds, |sample| self.touch_ns(sample))?,
+            "write_all_us": round(median_of(rounds, |sample| sample.write_ns / 1e3)?),
+            "total_us": middle_of(rounds, total_us)?,
+        }))
     }
 }
 
@@ -284,7 +225,7 @@ impl Side {
         (0..self.rounds[0].len()).map(of_round).collect()
     }
 
-    fn figures(&mut self, setup: &Setup, ascending_touch_ns: &[f64]) -> anyhow::Result<Figures> {
+    fn figures(&mut self, setup: &Setup, ascending_touch_ns: &[f64]) -> anyhow::Result<Value> {
         let none = "no round counts";
         let over_places = self.over_places();
         let ratios: Vec<_> = over_places
@@ -293,32 +234,40 @@ impl Side {
             .map(|(sample, ascending)| setup.touch_ns(sample) / ascending)
             .collect();
         let mut targets = BTreeMap::new();
-        for (place, rounds) in PLACES.into_iter().zip(&self.rounds) {
-            targets.insert(place.name(), setup.times(rounds).context(none)?);
+        for ((place, _), rounds) in PLACES.into_iter().zip(&self.rounds) {
+            targets.insert(place, setup.times(rounds).context(none)?);
         }
         let counts = match &mut self.counters {
             Some(counters) => counters.read().context("reading the processor's counters")?,
             None => None,
         };
         let shape = Shape::of(self.order);
-        Ok(Figures {
-            cleared_after_target_max: shape.cleared_after_target_max,
-            extents_max: shape.extents_max,
-            bytes_in_fault: shape.bytes,
-            times: setup.times(&over_places).context(none)?,
-            // Upwards: it is held against a bound from above.
-            first_touch_ratio_vs_ascending: (median(&ratios).context(none)? * 1000.0).ceil() / 1000.0,
-            user_s: round(self.cpu.as_secs_f64()),
-            frames: setup.rounds * PLACES.len() * setup.frames_per_round,
-            perf: counts.map(|counts| Perf {
-                ipc: round(counts.instructions as f64 / counts.cycles as f64),
-                cache_miss_percent: round(
-                    100.0 * counts.cache_misses as f64 / counts.cache_references as f64,
-                ),
-            }),
-            targets,
-        })
+        // Upwards: it is held against a bound from above.
+        let ratio = (median(&ratios).context(none)? * 1000.0).ceil() / 1000.0;
+        let mut figures = setup.times(&over_places).context(none)?;
+        for (key, value) in [
+            ("cleared_after_target_max", json!(shape.cleared_after_target_max)),
+            ("extents_max", json!(shape.extents_max)),
+            ("bytes_in_fault", json!(shape.bytes)),
+            ("first_touch_ratio_vs_ascending", json!(ratio)),
+            ("user_s", json!(round(self.cpu.as_secs_f64()))),
+            ("frames", json!(setup.rounds * PLACES.len() * setup.frames_per_round)),
+            ("perf", json!(counts.as_ref().map(perf))),
+            ("targets", json!(targets)),
+        ] {
+            figures[key] = value;
+        }
+        Ok(figures)
     }
+}
+
+/// From the processor's counters, user mode only, over clearing, touching and writing.
+fn perf(counts: &Counts) -> Value {
+    json!({
+        "ipc": round(counts.instructions as f64 / counts.cycles as f64),
+        // Of references to the cache that the processor counts by default.
+        "cache_miss_percent": round(100.0 * counts.cache_misses as f64 / counts.cache_references as f64),
+    })
 }
 
 #[cfg(test)]
@@ -330,8 +279,8 @@ mod tests {
         let setup = Setup { clock_ns: 20.0, ..Setup::for_tests() };
         let sample = |touch_ns| Sample { clear_ns: 1000.0, touch_ns, write_ns: 3000.0 };
         let times = setup.times(&[sample(30.0), sample(50.0), sample(10.0)]).expect("three rounds");
-        assert_eq!(times.first_touch_ns, Measured { median: 10.0, least: 0.0, most: 30.0 });
-        assert_eq!((times.clear_us, times.total_us.median), (1.0, 4.01));
+        assert_eq!(times["first_touch_ns"], json!({ "median": 10.0, "least": 0.0, "most": 30.0 }));
+        assert_eq!([&times["clear_us"], &times["total_us"]["median"]], [1.0, 4.01]);
         assert!(setup.times(&[]).is_none());
     }
 }

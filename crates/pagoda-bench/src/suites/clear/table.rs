@@ -1,200 +1,128 @@
 //! The figures for people. Pure.
 
-use comfy_table::Table;
-use pagoda_core::size::Bytes;
+use serde_json::Value;
 
-use super::fault::{Fault, Prezeroed};
-use super::orders::{Orders, Perf};
-use super::{Clear, base, choice};
-use crate::report::table::{number, text_table, with_spread};
+use crate::report::table::{Column, fill, grid, members, table as text_table};
 
-impl Clear {
-    /// For people.
-    pub fn table(&self) -> String {
-        let mut text = format!(
-            "{}\nlast-level cache {}; into the cache by {}, past it by {}; medians of {} rounds (least-greatest)\n",
-            self.machine,
-            Bytes::new(self.llc_bytes),
-            self.cached_kernel,
-            self.streaming_kernel,
-            self.rounds
-        );
-        text += &format!(
-            "\nclearing a huge frame, touching its target, writing all of it\n{}\n",
-            orders_table(&self.orders.orders)
-        );
-        text += &format!(
-            "\nthe same beside {} threads that thrash the cache\n{}\n",
-            self.thrashers,
-            orders_table(&self.pressure.orders)
-        );
-        let ready = &self.pressure.prezeroed;
-        text += &format!(
-            "huge frames cleared ahead beside them, {:.0}% of those that were taken: first touch {:.0} ns, writing all {:.1} us; the \
-             kernel's THP {:.1} us\n",
-            ready.taken_percent, ready.first_touch_ns, ready.write_all_us, ready.kernel_thp_write_all_us
-        );
-        if let Some(reason) = &self.perf_reason {
-            text += &format!("no figures of the processor's counters: {reason}\n");
-        }
-        text += &format!(
-            "\nthreads that clear at the same time, in two orders and as an engine chooses\n{}\n",
-            choice_table(&self.choice)
-        );
-        text += &format!("\nfrom touch to return\n{}\n", fault_table(&self.fault, &self.orders.prezeroed));
-        text += &format!(
-            "\nthe same of base pages of 64 KiB, us, and with all of it written\n{}\n",
-            base_table(&self.base)
-        );
-        text += "\nanon-w-seq, GiB/s of all processes by processor time; our orders clear in place, the kernel's side has its fault in it\n";
-        text += &format!("{}\n", self.rows_table());
-        text
+const ORDERS: [Column; 9] = [
+    ("cleared after target", "{cleared_after_target_max}"),
+    ("extents", "{extents_max}"),
+    ("clear us", "{clear_us:1}"),
+    ("first touch ns", "{first_touch_ns:0}"),
+    ("of ascending", "{first_touch_ratio_vs_ascending:2}"),
+    ("write all us", "{write_all_us:1}"),
+    ("total us", "{total_us:1s}"),
+    ("IPC", "{ipc:2}"),
+    ("cache misses %", "{cache_miss_percent:2}"),
+];
+
+const CHOICE: [Column; 6] = [
+    ("at once", "{clearing_at_once}"),
+    ("streaming us", "{streaming_us:1}"),
+    ("neighbourhood us", "{neighbourhood_us:1}"),
+    ("chosen us", "{chosen_us:1}"),
+    ("streaming chosen %", "{chosen_streaming_percent:0}"),
+    ("chosen vs better", "{ratio_chosen_vs_better:2}"),
+];
+
+const BASE: [Column; 10] = [
+    ("busy threads", "{busy_threads}"),
+    ("kernel, 4 KiB", "{kernel/touch_us:1} ({kernel/whole_us:1})"),
+    ("Pagoda", "{pagoda/touch_us:1} ({pagoda/whole_us:1})"),
+    ("frame ready", "{pagoda_ready/touch_us:1} ({pagoda_ready/whole_us:1})"),
+    ("in thread", "{in_thread/touch_us:1} ({in_thread/whole_us:1})"),
+    ("in thread, frame ready", "{in_thread_ready/touch_us:1} ({in_thread_ready/whole_us:1})"),
+    ("ready vs not", "{ratio_ready:2}"),
+    ("in thread", "{ratio_in_thread_ready:2}"),
+    ("CPU us a frame", "{ready_cpu_us:1}"),
+    ("contiguous %", "{ready_contiguous_percent:1}"),
+];
+
+const PROCESSES: [Column; 9] = [
+    ("cache each", "{llc_bytes_per_process:b}"),
+    ("kernel THP", "{kernel_thp_gib_s:2}"),
+    ("ascending", "{ascending_gib_s:2}"),
+    ("converge", "{converge_gib_s:2}"),
+    ("reverse-in-page", "{reverse_in_page_gib_s:2}"),
+    ("neighbourhood", "{neighbourhood_gib_s:2}"),
+    ("streaming", "{streaming_gib_s:2}"),
+    ("converge vs ascending", "{ratio_converge_vs_ascending:3s}"),
+    ("best vs kernel", "{ratio_best_vs_kernel:3s}"),
+];
+
+/// The rows of faults: name, time, and time of writing all of the frame.
+const FAULTS: [[&str; 3]; 6] = [
+    ["kernel, 4 KiB", "kernel_4k_us", ""],
+    ["kernel, THP", "kernel_thp_us", "{kernel_thp_write_all_us:1}"],
+    ["Pagoda, cleared in the fault", "pagoda_us", ""],
+    [
+        "Pagoda, {taken_percent:0}% cleared ahead at {clearing_cpu_us:0} us",
+        "pagoda_prezeroed_us",
+        "{write_all_us:1}",
+    ],
+    ["Pagoda in thread, cleared in the fault", "in_thread_us", ""],
+    ["Pagoda in thread, cleared ahead", "in_thread_prezeroed_us", ""],
+];
+
+const ABOVE: &str =
+    "last-level cache {llc_bytes:b}; into the cache by {cached_kernel}, past it by {streaming_kernel}; \
+medians of {rounds} rounds (least-greatest)
+
+clearing a huge frame, touching its target, writing all of it
+";
+
+const READY: &str = "huge frames cleared ahead beside them, {taken_percent:0}% of those that were taken: first touch {first_touch_ns:0} ns, \
+writing all {write_all_us:1} us; the kernel's THP {kernel_thp_write_all_us:1} us
+";
+
+const ANON_W_SEQ: &str = "anon-w-seq, GiB/s of all processes by processor time; our orders clear in place, the kernel's side has its fault in it";
+
+/// For people.
+pub fn table(report: &Value) -> String {
+    let rows = |key: &str| report[key].as_array().into_iter().flatten();
+    let plain = |columns: &[Column], key: &str| text_table([], columns, rows(key).map(|row| ([], row)));
+    let mut text = fill(ABOVE, report);
+    text += &format!("{}\n", orders(&report["orders"]));
+    text += &fill("\nthe same beside {thrashers} threads that thrash the cache\n", report);
+    text += &format!("{}\n{}", orders(&report["pressure"]), fill(READY, &report["pressure"]["prezeroed"]));
+    if report.get("perf_reason").is_some() {
+        text += &fill("no figures of the processor's counters: {perf_reason}\n", report);
     }
-
-    fn rows_table(&self) -> Table {
-        let mut table = text_table(
-            [
-                "processes",
-                "cache each",
-                "kernel THP",
-                "ascending",
-                "converge",
-                "reverse-in-page",
-                "neighbourhood",
-                "streaming",
-                "converge vs ascending",
-                "best vs kernel",
-            ],
-            1..,
-        );
-        for row in &self.anon_w_seq {
-            let gib_s = |rate: f64| format!("{rate:.2}");
-            let ratio = |ratio| with_spread(ratio, 3);
-            table.add_row([
-                row.processes.to_string(),
-                Bytes::new(row.llc_bytes_per_process).to_string(),
-                gib_s(row.kernel_thp_gib_s),
-                gib_s(row.ascending_gib_s),
-                gib_s(row.converge_gib_s),
-                gib_s(row.reverse_in_page_gib_s),
-                gib_s(row.neighbourhood_gib_s),
-                gib_s(row.streaming_gib_s),
-                ratio(row.ratio_converge_vs_ascending),
-                ratio(row.ratio_best_vs_kernel),
-            ]);
-        }
-        table
+    let processes = rows("anon_w_seq").map(|row| ([row["processes"].to_string()], row));
+    for (about, table) in [
+        (
+            "threads that clear at the same time, in two orders and as an engine chooses",
+            plain(&CHOICE, "choice"),
+        ),
+        ("from touch to return", faults(&report["fault"], &report["orders"]["prezeroed"])),
+        ("the same of base pages of 64 KiB, us, and with all of it written", plain(&BASE, "base")),
+        (ANON_W_SEQ, text_table(["processes"], &PROCESSES, processes)),
+    ] {
+        text += &format!("\n{about}\n{table}\n");
     }
-}
-
-/// What faults take.
-fn fault_table(fault: &Fault, ready: &Prezeroed) -> Table {
-    let mut table = text_table(["fault", "us", "of kernel THP", "writing the frame us"], 1..);
-    let ratio = |us: f64| format!("{:.2}", us / fault.kernel_thp_us.median);
-    let mut row = |name: String, us: f64, write_us: Option<f64>| {
-        let write = write_us.map_or_else(String::new, |us| format!("{us:.1}"));
-        table.add_row([name, format!("{us:.1}"), ratio(us), write]);
-    };
-    row("kernel, 4 KiB".to_owned(), fault.kernel_4k_us.median, None);
-    row("kernel, THP".to_owned(), fault.kernel_thp_us.median, Some(ready.kernel_thp_write_all_us));
-    row("Pagoda, cleared in the fault".to_owned(), fault.pagoda_us.median, None);
-    let ahead =
-        format!("Pagoda, {:.0}% cleared ahead at {:.0} us", ready.taken_percent, ready.clearing_cpu_us);
-    row(ahead, fault.pagoda_prezeroed_us.median, Some(ready.write_all_us));
-    row("Pagoda in thread, cleared in the fault".to_owned(), fault.in_thread_us.median, None);
-    row("Pagoda in thread, cleared ahead".to_owned(), fault.in_thread_prezeroed_us.median, None);
-    table
-}
-
-/// What is chosen.
-fn choice_table(rows: &[choice::Row]) -> Table {
-    let headings = [
-        "at once",
-        "streaming us",
-        "neighbourhood us",
-        "chosen us",
-        "streaming chosen %",
-        "chosen vs better",
-    ];
-    let mut table = text_table(headings, 0..);
-    for row in rows {
-        table.add_row([
-            row.clearing_at_once.to_string(),
-            format!("{:.1}", row.streaming_us),
-            format!("{:.1}", row.neighbourhood_us),
-            format!("{:.1}", row.chosen_us),
-            format!("{:.0}", row.chosen_streaming_percent),
-            format!("{:.2}", row.ratio_chosen_vs_better),
-        ]);
-    }
-    table
-}
-
-/// First touches of base pages.
-fn base_table(rows: &[base::Row]) -> Table {
-    let headings = [
-        "busy threads",
-        "kernel, 4 KiB",
-        "Pagoda",
-        "frame ready",
-        "in thread",
-        "in thread, frame ready",
-        "ready vs not",
-        "in thread",
-        "CPU us a frame",
-        "contiguous %",
-    ];
-    let mut table = text_table(headings, 0..);
-    let times = |times: &base::Times| format!("{:.1} ({:.1})", times.touch_us, times.whole_us);
-    for row in rows {
-        table.add_row([
-            row.busy_threads.to_string(),
-            times(&row.kernel),
-            times(&row.pagoda),
-            times(&row.pagoda_ready),
-            times(&row.in_thread),
-            times(&row.in_thread_ready),
-            format!("{:.2}", row.ratio_ready),
-            format!("{:.2}", row.ratio_in_thread_ready),
-            format!("{:.1}", row.ready_cpu_us),
-            row.ready_contiguous_percent.map_or_else(|| "-".to_owned(), |percent| format!("{percent:.1}")),
-        ]);
-    }
-    table
+    text
 }
 
 /// One part of the orders.
-pub fn orders_table(orders: &Orders) -> Table {
-    let mut table = text_table(
-        [
-            "order",
-            "cleared after target",
-            "extents",
-            "clear us",
-            "first touch ns",
-            "of ascending",
-            "write all us",
-            "total us",
-            "IPC",
-            "cache misses %",
-        ],
-        1..,
-    );
-    for (name, figures) in orders {
-        let times = &figures.times;
-        let perf = |of: fn(&Perf) -> f64| number(figures.perf.as_ref().map(of), 2);
-        table.add_row([
-            (*name).to_owned(),
-            figures.cleared_after_target_max.to_string(),
-            figures.extents_max.to_string(),
-            format!("{:.1}", times.clear_us),
-            format!("{:.0}", times.first_touch_ns),
-            format!("{:.2}", figures.first_touch_ratio_vs_ascending),
-            format!("{:.1}", times.write_all_us),
-            with_spread(times.total_us, 1),
-            perf(|perf| perf.ipc),
-            perf(|perf| perf.cache_miss_percent),
-        ]);
-    }
-    table
+pub fn orders(orders: &Value) -> String {
+    let rows: Vec<_> = members(orders, "")
+        .filter(|(name, _)| *name != "prezeroed")
+        .map(|(name, figures)| {
+            let mut row = figures.clone();
+            for key in ["ipc", "cache_miss_percent"] {
+                row[key] = figures["perf"][key].clone();
+            }
+            (name, row)
+        })
+        .collect();
+    text_table(["order"], &ORDERS, rows.iter().map(|(name, row)| ([(*name).clone()], row)))
+}
+
+fn faults(fault: &Value, ready: &Value) -> String {
+    let us = |key: &str| fault[key].as_f64().unwrap_or(f64::NAN);
+    let rows = FAULTS.map(|[name, key, write]| {
+        let ratio = format!("{:.2}", us(key) / us("kernel_thp_us"));
+        vec![fill(name, ready), format!("{:.1}", us(key)), ratio, fill(write, ready)]
+    });
+    grid(["fault", "us", "of kernel THP", "writing the frame us"], 1.., rows)
 }

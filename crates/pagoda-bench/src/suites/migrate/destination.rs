@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cases::{digest, digest_of};
 use crate::load::data::{PAGE_BYTES, Random};
+use crate::measure::memory::status_bytes;
 
 /// As long as a run may take at most.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -145,7 +146,7 @@ fn receive_late(args: &DestinationArgs, manager: &Manager) -> anyhow::Result<Arr
     Ok(Arrived {
         faults: used.minor_faults,
         unpacked_pages: counts.unpacked_pages,
-        rss_bytes: rss_bytes()?,
+        rss_bytes: rss_bytes_of("self")?,
         cpu_us: used.cpu_us,
         max_fault_us: longest.as_micros() as u64,
         owed_us: owed.as_micros() as u64,
@@ -171,7 +172,7 @@ fn receive_into(args: &DestinationArgs, destination: impl Destination) -> anyhow
             data_write: of(data_write),
         },
         unpacked_pages: counts.unpacked_pages,
-        rss_bytes: rss_bytes()?,
+        rss_bytes: rss_bytes_of("self")?,
         cpu_us: used.cpu_us,
         digest: digest(counting.size, |offset, into| counting.destination.read_at(offset, into))?,
         ..Arrived::default()
@@ -250,15 +251,7 @@ fn say(line: &str) -> io::Result<()> {
     io::stdout().flush()
 }
 
-fn rss_bytes() -> anyhow::Result<u64> {
-    rss_bytes_of("self")
-}
-
 /// What a process, by its folder in /proc, has resident that is no file's.
 pub fn rss_bytes_of(process: &str) -> anyhow::Result<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{process}/status"))?;
-    let line =
-        text.lines().find_map(|line| line.strip_prefix("RssAnon:")).context("no RssAnon in its status")?;
-    let kib: u64 = line.split_whitespace().next().unwrap_or_default().parse()?;
-    Ok(kib << 10)
+    status_bytes(process, "RssAnon:").context("no RssAnon in the status of a process")
 }

@@ -10,14 +10,13 @@ mod cases;
 pub mod destination;
 mod live;
 mod qemu;
-mod report;
+pub mod report;
 mod trial;
 
 use std::hint::black_box;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::Context;
 use clap::Args;
 use indicatif::ProgressBar;
 use pagoda::migrate::{Codec, ZeroPolicy};
@@ -29,13 +28,14 @@ use pagoda_linux::mem::zero_scan::is_zero;
 
 use crate::command;
 use crate::load::data::{PAGE_BYTES, Pages};
-use crate::measure::machine::{Machine, last_level_cache_bytes};
+use crate::measure::machine::last_level_cache_bytes;
 use crate::measure::turns::turns;
+use crate::report::json;
 use cases::{Case, USUAL, write_page};
 use destination::Into;
 use qemu::Qemu;
 pub use qemu::guest;
-use report::{ByWay, Outcomes, Report, Scan, Setting};
+use report::{ByWay, Outcomes, Scan};
 use trial::{Idle, Outcome};
 
 /// What a scan from the cache goes over.
@@ -119,9 +119,8 @@ pub fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
     let Beside { limits, qemu } = beside;
     let qemu = qemu.map(Qemu::into_runs);
     let measured = Outcomes { cases, codecs, live, late, stored, limits, qemu, scan: scan(memory) };
-    let setting = Setting { memory, rounds, quick: args.quick };
-    let report = Report::new(&setting, &measured, Machine::this()).context("no round was measured")?;
-    command::print(&report, args.json, Report::table)?;
+    let report = json::report("migrate", args.quick, report::figures(&measured, memory, rounds));
+    command::print(&report, args.json);
     Ok(ExitCode::SUCCESS)
 }
 

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use clap::ValueEnum;
 use pagoda::Region;
 use pagoda::migrate::{Codec, LiveOptions, Moved, Otherwise, SendOptions, Writer, ZeroPolicy};
 use pagoda_core::size::Bytes;
@@ -41,18 +42,11 @@ struct Destination {
 
 impl Destination {
     fn start(zero: ZeroPolicy, into: Into, most: Bytes) -> anyhow::Result<Self> {
-        let name = match into {
-            Into::Memory => "memory",
-            Into::Region => "region",
-            Into::LargeRegion => "large-region",
-            Into::HugeRegion => "huge-region",
-            Into::LateRegion => "late-region",
-            Into::Nowhere => "nowhere",
-        };
+        let name = into.to_possible_value().context("each place has a name")?;
         let [this, words @ ..] = worker::words(&this_program()?, "migrate-destination");
         let mut child = Command::new(this)
             .args(words)
-            .args(["--into", name, "--zero", &zero.to_string(), "--most", &most.get().to_string()])
+            .args(["--into", name.get_name(), "--zero", &zero.to_string(), "--most", &most.get().to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()

@@ -7,11 +7,11 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::process::Command;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 
 use crate::load::data::Random;
+use crate::load::tools::{output, python as python_itself, words, write};
 use crate::measure::scratch::Scratch;
 
 /// A program by its name in the report, and how it is made ready: its command line.
@@ -49,36 +49,9 @@ pub const PROGRAMS: [Program; 13] = [
     Program { name: "sqlite", prepare: sqlite },
 ];
 
-fn words(words: &[&str]) -> Vec<String> {
-    words.iter().map(|&word| word.to_owned()).collect()
-}
-
-/// The standard output of a command that ends well.
-fn output(command: &[&str]) -> anyhow::Result<String> {
-    let output = Command::new(command[0])
-        .args(&command[1..])
-        .output()
-        .with_context(|| format!("{} does not start", command[0]))?;
-    let errors = String::from_utf8_lossy(&output.stderr);
-    let last = errors.trim().lines().last().unwrap_or_default();
-    ensure!(output.status.success(), "{} ended with {}: {last}", command.join(" "), output.status);
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-fn write(scratch: &Scratch, name: &str, content: &str) -> anyhow::Result<String> {
-    let path = scratch.file(name);
-    fs::write(&path, content).with_context(|| format!("writing {}", path.display()))?;
-    Ok(path.display().to_string())
-}
-
-/// The interpreter itself: the name can stand for a script that starts it.
-fn interpreter() -> anyhow::Result<String> {
-    Ok(output(&["python3", "-c", "import sys; print(sys.executable)"])?.trim().to_owned())
-}
-
 /// A script that needs a module.
 fn python(scratch: &Scratch, module: &str, source: &str) -> anyhow::Result<Vec<String>> {
-    let python = interpreter()?;
+    let python = python_itself()?;
     output(&[&python, "-c", &format!("import {module}")])?;
     Ok(words(&[&python, &write(scratch, "program.py", source)?]))
 }
@@ -87,7 +60,7 @@ fn python(scratch: &Scratch, module: &str, source: &str) -> anyhow::Result<Vec<S
 fn cache(scratch: &Scratch, kind: &str, server: &str) -> anyhow::Result<Vec<String>> {
     output(&[server, "--version"])?;
     let source = include_str!("../../../programs/cache.py");
-    Ok(words(&[&interpreter()?, &write(scratch, "cache.py", source)?, kind, server, "50000"]))
+    Ok(words(&[&python_itself()?, &write(scratch, "cache.py", source)?, kind, server, "50000"]))
 }
 
 /// One large unit of many functions, compiled to assembly.

@@ -8,7 +8,7 @@
 mod catalogue;
 mod runner;
 mod splits;
-mod table;
+pub mod table;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,14 +22,15 @@ use indicatif::ProgressBar;
 use pagoda::config::MINIMUM_BUDGET;
 use pagoda_core::size::Bytes;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::command::{print, progress, this_program};
-use crate::measure::machine::Machine;
 use crate::measure::memory::descendants_bytes;
 use crate::measure::process::Cancel;
 use crate::measure::scratch::Scratch;
 use crate::measure::stats::round;
-use crate::suites::budget::reason;
+use crate::report::json;
+use crate::suites::budget::{noted, reason};
 use crate::{kernel, pagoda_run, warm};
 use catalogue::Program;
 use runner::End;
@@ -93,33 +94,6 @@ impl Part {
     }
 }
 
-/// All figures.
-#[derive(Serialize)]
-struct Programs {
-    bench: &'static str,
-    programs: BTreeMap<&'static str, Figures>,
-    skipped: BTreeMap<&'static str, String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    kernel_reason: Option<String>,
-    quick: bool,
-    machine: Machine,
-}
-
-/// Of one program.
-#[derive(Serialize)]
-struct Figures {
-    native: NativeFigures,
-    /// Those parts of the peak that are a budget.
-    #[serde(flatten)]
-    parts: BTreeMap<Part, At>,
-}
-
-#[derive(Serialize)]
-struct NativeFigures {
-    s: f64,
-    peak_mib: f64,
-}
-
 /// With one budget.
 #[derive(Serialize)]
 struct At {
@@ -172,24 +146,43 @@ pub fn run(args: &ProgramsArgs) -> anyhow::Result<ExitCode> {
         cancel: &cancel,
         progress: progress((programs.len() * parts.len()) as u64, "budget")?,
     };
-    let mut report = Programs {
-        bench: "programs",
-        programs: BTreeMap::new(),
-        skipped: BTreeMap::new(),
-        kernel_reason: None,
-        quick: args.quick,
-        machine: Machine::this(),
-    };
+    let (mut figures, mut skipped) = (BTreeMap::new(), BTreeMap::new());
+    let mut kernel_reason = None;
     for program in &programs {
         bench.progress.set_message(program.name);
-        match bench.figures(program, &parts, &mut report.kernel_reason) {
-            Ok(figures) => drop(report.programs.insert(program.name, figures)),
-            Err(error) => drop(report.skipped.insert(program.name, reason(error)?)),
+        match bench.figures(program, &parts, &mut kernel_reason) {
+            Ok(of_program) => drop(figures.insert(program.name, of_program)),
+            Err(error) => drop(skipped.insert(program.name, reason(error)?)),
         }
     }
     bench.progress.finish_and_clear();
-    print(&report, args.json, Programs::table)?;
-    Ok(if report.failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    print(&report(args.quick, &figures, &skipped, kernel_reason), args.json);
+    let ends = figures.values().flat_map(|(_, parts)| parts.values()).map(|at| at.pagoda.end);
+    let failed = ends.into_iter().any(|end| matches!(end, End::Wrong | End::Killed));
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Of one program: its native run, and those parts of the peak that are a budget.
+type Figures = (Value, BTreeMap<Part, At>);
+
+fn report(
+    quick: bool,
+    figures: &BTreeMap<&str, Figures>,
+    skipped: &BTreeMap<&str, String>,
+    kernel_reason: Option<String>,
+) -> Value {
+    let of_program = |(native, parts): &Figures| {
+        let mut figures = json!(parts);
+        figures["native"] = native.clone();
+        figures
+    };
+    let programs: BTreeMap<_, _> =
+        figures.iter().map(|(name, figures)| (*name, of_program(figures))).collect();
+    let mut all = json!({ "programs": programs, "skipped": skipped });
+    if let Some(reason) = kernel_reason {
+        all["kernel_reason"] = reason.into();
+    }
+    json::report("programs", quick, all)
 }
 
 impl ProgramsArgs {
@@ -207,13 +200,6 @@ impl ProgramsArgs {
     }
 }
 
-impl Programs {
-    fn failed(&self) -> bool {
-        let parts = self.programs.values().flat_map(|figures| figures.parts.values());
-        parts.into_iter().any(|at| matches!(at.pagoda.end, End::Wrong | End::Killed))
-    }
-}
-
 impl Bench<'_> {
     /// One program with each budget. An error is a signal, or the reason to skip it.
     fn figures(
@@ -224,24 +210,21 @@ impl Bench<'_> {
     ) -> anyhow::Result<Figures> {
         let scratch = Scratch::new()?;
         let native = self.native((program.prepare)(&scratch)?)?;
-        let mut figures = Figures {
-            native: NativeFigures { s: round(native.seconds), peak_mib: mib(native.peak_bytes) },
-            parts: BTreeMap::new(),
-        };
+        let mut of_parts = BTreeMap::new();
         let mut ratio = Ratio::default();
         for (turn, &part) in parts.iter().enumerate() {
             let budget = part.of(native.peak_bytes);
             if budget >= MINIMUM_BUDGET {
                 let at = self.at(&native, budget, turn % 2 == 0, &mut ratio, kernel_reason)?;
-                figures.parts.insert(part, at);
+                of_parts.insert(part, at);
             }
             self.progress.inc(1);
         }
-        if figures.parts.is_empty() {
+        if of_parts.is_empty() {
             let peak = Bytes::new(native.peak_bytes);
             bail!("no part of its native peak of {peak} is a budget: the least is {MINIMUM_BUDGET}");
         }
-        Ok(figures)
+        Ok((json!({ "s": round(native.seconds), "peak_mib": mib(native.peak_bytes) }), of_parts))
     }
 
     /// Twice: what the first run sees of its memory must not slow the second one.
@@ -273,10 +256,7 @@ impl Bench<'_> {
             if kernel_reason.is_some() {
                 return Ok(None);
             }
-            splits::best(self, native, budget, ratio).or_else(|error| {
-                *kernel_reason = Some(reason(error)?);
-                Ok(None)
-            })
+            Ok(noted(splits::best(self, native, budget, ratio), kernel_reason)?.flatten())
         };
         let (kernel, pagoda) = if kernel_first {
             let kernel = kernel()?;
@@ -359,22 +339,12 @@ mod tests {
     #[test]
     fn each_key_is_in_the_help() {
         let at = At::of(&native(), Bytes::mib(50), pagoda(6.0, End::Ok), kernel(4.0, End::Ok));
-        let figures = Figures {
-            native: NativeFigures { s: 2.0, peak_mib: 200.0 },
-            parts: BTreeMap::from([(Part::Half, at)]),
-        };
-        let report = Programs {
-            bench: "programs",
-            programs: BTreeMap::from([("sort", figures)]),
-            skipped: BTreeMap::new(),
-            kernel_reason: Some("no zram".to_owned()),
-            quick: false,
-            machine: Machine::this(),
-        };
-        let json = crate::report::json::json(&report).expect("json");
+        let figures = (json!({ "s": 2.0, "peak_mib": 200.0 }), BTreeMap::from([(Part::Half, at)]));
+        let figures = BTreeMap::from([("sort", figures)]);
+        let json = report(false, &figures, &BTreeMap::new(), Some("no zram".to_owned()));
         assert_eq!(json["programs"]["sort"]["half"]["ratio_kernel"], 1.5);
         expect_told("programs", KEYS, &json);
-        assert!(report.table().contains("sort"));
+        assert!(table::table(&json).contains("| sort    | 50 MiB, 1/2 |     2.00 |     4.00 |     6.00 |"));
     }
 
     #[test]

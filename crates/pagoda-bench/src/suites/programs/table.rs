@@ -1,80 +1,54 @@
 //! The figures for people. Pure.
 
-use super::runner::End;
-use super::splits::Kernel;
-use super::{At, Part, Programs};
-use crate::report::table::{number, text_table};
+use serde_json::Value;
 
-impl Programs {
-    /// For people.
-    pub fn table(&self) -> String {
-        let header = [
-            "program",
-            "budget",
-            "native s",
-            "kernel s",
-            "pagoda s",
-            "of kernel",
-            "of native",
-            "faults",
-            "us a fault",
-            "over",
-        ];
-        let mut table = text_table(header, 2..);
-        for (name, figures) in &self.programs {
-            for (part, at) in &figures.parts {
-                table.add_row([
-                    (*name).to_owned(),
-                    format!("{:.0} MiB, {}", at.budget_mib, part.name()),
-                    number(Some(figures.native.s), 2),
-                    at.kernel.as_ref().map_or_else(|| "-".to_owned(), Kernel::cell),
-                    cell(at.pagoda.s, at.pagoda.end),
-                    number(at.ratio_kernel, 2),
-                    number(at.ratio_native, 2),
-                    at.pagoda.faults.map_or_else(|| "-".to_owned(), |faults| faults.to_string()),
-                    number(at.pagoda.us_per_fault, 1),
-                    at.over(),
-                ]);
+use crate::report::table::{Column, fill, members, table as text_table};
+
+const COLUMNS: [Column; 8] = [
+    ("native s", "{native:2}"),
+    ("kernel s", "{kernel}"),
+    ("pagoda s", "{pagoda}"),
+    ("of kernel", "{ratio_kernel:2}"),
+    ("of native", "{ratio_native:2}"),
+    ("faults", "{faults}"),
+    ("us a fault", "{us_per_fault:1}"),
+    ("over", "{over_mib:1 MiB}"),
+];
+
+/// For people.
+pub fn table(report: &Value) -> String {
+    let mut rows = Vec::new();
+    for (name, figures) in members(report, "/programs") {
+        for (part, says) in [("three_quarters", "3/4"), ("half", "1/2"), ("quarter", "1/4")] {
+            let Some(at) = figures.get(part) else { continue };
+            let mut row = at["pagoda"].clone();
+            for (key, value) in [("ratio_kernel", &at["ratio_kernel"]), ("ratio_native", &at["ratio_native"])]
+            {
+                row[key] = value.clone();
             }
-        }
-        let mut text = format!("{}\n\n{table}\n", self.machine);
-        if let Some(reason) = &self.kernel_reason {
-            text += &format!("no kernel side: {reason}\n");
-        }
-        for (name, reason) in &self.skipped {
-            text += &format!("skipped {name}: {reason}\n");
-        }
-        text
-    }
-}
-
-impl Part {
-    fn name(self) -> &'static str {
-        match self {
-            Self::ThreeQuarters => "3/4",
-            Self::Half => "1/2",
-            Self::Quarter => "1/4",
+            row["native"] = figures["native"]["s"].clone();
+            row["kernel"] = side(&at["kernel"]).into();
+            row["pagoda"] = side(&at["pagoda"]).into();
+            rows.push(([name.clone(), fill("{budget_mib:0} MiB, ", at) + says], row));
         }
     }
-}
-
-impl Kernel {
-    fn cell(&self) -> String {
-        cell(self.s, self.end)
+    let rows = rows.iter().map(|(names, row)| (names.clone(), row));
+    let mut text = format!("\n{}\n", text_table(["program", "budget"], &COLUMNS, rows));
+    if report.get("kernel_reason").is_some() {
+        text += &fill("no kernel side: {kernel_reason}\n", report);
     }
-}
-
-impl At {
-    fn over(&self) -> String {
-        self.pagoda.over_mib.map_or_else(|| "-".to_owned(), |mib| format!("{mib:.1} MiB"))
+    for (name, reason) in members(report, "/skipped") {
+        text += &format!("skipped {name}: {}\n", reason.as_str().unwrap_or_default());
     }
+    text
 }
 
-fn cell(seconds: f64, end: End) -> String {
-    match end {
-        End::Ok => format!("{seconds:.2}"),
-        End::Wrong => "wrong".to_owned(),
-        End::Killed => "killed".to_owned(),
-        End::Timeout => format!("over {seconds:.0}"),
+/// How a side ended, and how long it took.
+fn side(run: &Value) -> String {
+    match run["end"].as_str() {
+        None => "-".to_owned(),
+        Some("ok") => fill("{s:2}", run),
+        Some("timeout") => fill("over {s:0}", run),
+        Some(end) => end.to_owned(),
     }
 }

@@ -13,6 +13,7 @@ use pagoda_core::page::BasePage;
 
 use super::trial::{RATIO, is_stored};
 use crate::load::data::{PAGE_BYTES, PAGE_WORDS, Pages};
+use crate::worker;
 
 /// What it holds.
 #[derive(Args, Debug)]
@@ -40,10 +41,7 @@ pub struct HolderArgs {
 
 /// Fills memory and waits.
 pub fn run(args: &HolderArgs) -> anyhow::Result<ExitCode> {
-    if let Some(procs) = &args.join {
-        fs::write(procs, std::process::id().to_string())
-            .with_context(|| format!("joining the memory group by {}", procs.display()))?;
-    }
+    worker::join(args.join.as_deref())?;
     let pages = Pages::new(1, RATIO);
     let count = (args.data / PAGE_BYTES as u64) as usize;
     let in_base = args.base_page.bytes() / PAGE_BYTES;

@@ -6,19 +6,17 @@
 //! (`killed.rs`), and with the store itself (`store.rs`); the first round is discarded. This module must never time the
 //! filling, and never leave a side out without its reason.
 
-mod figures;
 pub mod holder;
 mod killed;
 mod quiet;
 mod report;
 mod starter;
 mod store;
-mod table;
+pub mod table;
 mod trial;
 
 use std::process::ExitCode;
 
-use anyhow::Context;
 use clap::Args;
 use indicatif::ProgressBar;
 use pagoda::ReleasePolicy;
@@ -26,13 +24,12 @@ use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 
 use crate::command;
-use crate::measure::machine::Machine;
 use crate::measure::process::Cancel;
 use crate::measure::turns::turns;
-use crate::suites::budget::reason;
+use crate::report::json;
+use crate::suites::budget::noted;
 use killed::{How, Killed, Killing};
 use quiet::Quiet;
-use report::Report;
 use store::Stored;
 use trial::{Kind, Outcome, Trial};
 
@@ -117,6 +114,7 @@ struct Rounds {
     kills: [Kills; How::ALL.len()],
     stored: Vec<Stored>,
     aging: Aged,
+    quiet: Quiet,
 }
 
 /// By policy, and by how much was stored.
@@ -139,22 +137,22 @@ pub fn run(args: &ReleaseArgs) -> anyhow::Result<ExitCode> {
         progress: command::progress(runs as u64, "run")?,
         cancel: Cancel::on_signals()?,
     };
-    let quiet = Quiet::begin();
     let mut measured = Rounds {
         outcomes: kinds().into_iter().map(|kind| (kind, Vec::new())).collect(),
         kills: std::array::from_fn(|_| Kills::default()),
         stored: Vec::new(),
         aging: Vec::new(),
+        quiet: Quiet::begin(),
     };
     for round in 0..=rounds {
         bench.round(round, &mut measured)?;
     }
     measured.aging = bench.aging(aging_rounds)?;
     bench.progress.finish_and_clear();
-    let report = Report::new(together, rounds, args.quick, &measured, quiet.end(), Machine::this())
-        .context("no round was measured")?;
-    command::print(&report, args.json, Report::table)?;
-    Ok(if report.run_kill9_reason.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    measured.quiet = measured.quiet.end();
+    let report = json::report("release", args.quick, measured.figures(together, rounds));
+    command::print(&report, args.json);
+    Ok(if measured.failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 struct Bench {
@@ -178,10 +176,7 @@ impl Bench {
         for (how, kills) in How::ALL.into_iter().zip(&mut measured.kills) {
             self.progress.set_message(how.name());
             if kills.reason.is_none() {
-                match killing.run(how) {
-                    Ok(killed) => kills.killed.push(killed),
-                    Err(error) => kills.reason = Some(reason(error)?),
-                }
+                kills.killed.extend(noted(killing.run(how), &mut kills.reason)?);
             }
             self.progress.inc(1);
         }

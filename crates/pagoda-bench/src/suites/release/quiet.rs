@@ -1,6 +1,6 @@
 //! How quiet the machine was while something was measured. Reads, never sets.
 
-use std::{fmt, fs};
+use std::fs;
 
 use serde::Serialize;
 
@@ -60,13 +60,5 @@ impl Quiet {
         self.others_busy_percent = round(100.0 * others.max(0.0) / (now.all - self.begun.all).max(1.0));
         self.load_average[1] = load_average();
         self
-    }
-}
-
-impl fmt::Display for Quiet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [begin, end] = self.load_average;
-        let percent = self.others_busy_percent;
-        write!(f, "others used {percent:.0} % of the processors, load average {begin:.1} to {end:.1}")
     }
 }

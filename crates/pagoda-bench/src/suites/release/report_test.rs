@@ -1,11 +1,8 @@
-use super::super::STORED_PERCENT;
-use super::super::killed::Killed;
-use super::super::store::Stored;
-use super::super::trial::Outcome;
 use super::*;
-use crate::measure::histogram::Percentiles;
+use crate::report::json;
 use crate::report::keys::expect_told;
-use crate::suites::release::KEYS;
+use crate::suites::release::quiet::Quiet;
+use crate::suites::release::{KEYS, STORED_PERCENT, table};
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 
@@ -51,7 +48,7 @@ fn stored() -> Stored {
     }
 }
 
-fn report(kernel: bool) -> Report {
+fn report(kernel: bool) -> Value {
     let trial = Trial {
         owners: 2,
         owner: Bytes::mib(32),
@@ -76,96 +73,68 @@ fn report(kernel: bool) -> Report {
         let not = |why: &str| Kills { killed: Vec::new(), reason: Some(why.to_owned()) };
         [not("not root"), Kills::default(), not("no userfaultfd")]
     };
-    let measured = Rounds { outcomes, kills, stored: vec![stored()], aging: aging.to_vec() };
-    Report::new(trial, 1, true, &measured, Quiet::begin().end(), Machine::this()).expect("measured")
+    let quiet = Quiet::begin().end();
+    let measured = Rounds { outcomes, kills, stored: vec![stored()], aging: aging.to_vec(), quiet };
+    json::report("release", true, measured.figures(trial, 1))
 }
 
 #[test]
 fn json_has_the_documented_keys_and_ratios() {
-    let json = crate::report::json::json(&report(true)).expect("json");
+    let json = report(true);
     expect_told("release", KEYS, &json);
-    assert_eq!((&json["bench"], &json["owners"]), (&"release".into(), &2.into()));
-    assert_eq!(json["aging"]["stored_percent"], serde_json::json!([30.9, 57.0, 64.0, 64.7, 64.7]));
-    for policy in ReleasePolicy::ALL.map(ReleasePolicy::name) {
-        assert_eq!(json["aging"]["close_ms"][policy], serde_json::json!([2.0, 2.0, 2.0, 2.0, 2.0]));
-        let keys = [
-            "close_ms_p50",
-            "close_ms_p99",
-            "extra_ms",
-            "frames_back_ms",
-            "stored_back_ms",
-            "starter_start_ms",
-            "starter_work_ms",
-            "cpu_ms",
-            "lock_wait_ms",
-            "peak_queued_bytes",
-            "inline",
-        ];
-        assert!(keys.iter().all(|key| json["policies"][policy][key].is_number()), "{json}");
+    for (path, value) in [
+        ("never_stored/close_ms_p50", 11.0),
+        ("policies/one-at-a-time/close_ms_p99", 22.0),
+        ("policies/one-at-a-time/extra_ms", 10.0),
+        ("policies/one-at-a-time/extra_ms_least", 10.0),
+        ("policies/runs/resident_bytes", 11.0),
+        ("aging/close_ms/runs/4", 2.0),
+        ("aging/close_ms/runs_least/0", 1.0),
+        ("aging/close_ms/runs_most/0", 3.0),
+        ("ratios/extra_background_vs_one", 0.1),
+        ("ratios/starter_background_vs_one", 0.75),
+        ("ratios/starter_workers_vs_one_least", 0.5),
+        ("ratios/starter_work_background_vs_one_most", 0.75),
+        ("ratios/close_background_vs_never_stored", 1.091),
+        ("ratios/cpu_workers_vs_one", 0.525),
+        ("ratios/stored_back_workers_vs_one", 0.525),
+        ("ratios/close_vs_kernel_zram", 0.1),
+        ("ratios/kernel_zram_vs_never_swapped", 12.0),
+        ("kernel_zram/kill_ms", 120.0),
+        ("kernel_zram/kill_never_swapped_ms", 10.0),
+        ("run_kill9_ms", 30.0),
+        ("run_kill9_stored_percent", 64.0),
+        ("store/compress_cpu_gib_s", 1.75),
+        ("store/fetch_us/p50_most", 40.0),
+        ("store/fetch_us/p99", 80.0),
+    ] {
+        let found = json.pointer(&format!("/{path}")).and_then(Value::as_f64);
+        assert_eq!(found, Some(value), "{path}");
     }
-    assert_eq!(json["never_stored"]["close_ms_p50"], 11.0);
-    assert_eq!(json["policies"]["one-at-a-time"]["extra_ms"], 10.0);
-    let range =
-        |of: &Value, key: &str| [of[format!("{key}_least")].clone(), of[format!("{key}_most")].clone()];
-    assert_eq!(range(&json["policies"]["one-at-a-time"], "extra_ms"), [10.0, 10.0]);
-    assert_eq!(range(&json["aging"]["close_ms"], "runs").map(|all| all[0].clone()), [1.0, 3.0]);
-    assert_eq!(range(&json["store"]["fetch_us"], "p50"), [40.0, 40.0]);
-    assert_eq!(
-        (&json["never_stored"]["resident_bytes"], &json["policies"]["runs"]["resident_bytes"]),
-        (&11.into(), &11.into())
-    );
-    assert_eq!(json["policies"]["one-at-a-time"]["close_ms_p99"], 22.0);
-    let ratios = &json["ratios"];
-    assert_eq!(ratios["extra_background_vs_one"], 0.1);
-    assert_eq!(ratios["starter_background_vs_one"], 0.75);
-    assert_eq!(range(ratios, "starter_workers_vs_one"), [0.5, 0.5]);
-    assert_eq!(range(ratios, "starter_work_background_vs_one"), [0.75, 0.75]);
-    assert_eq!(ratios["close_background_vs_never_stored"], 1.091);
-    assert_eq!(ratios["cpu_workers_vs_one"], 0.525);
-    assert_eq!(ratios["stored_back_workers_vs_one"], 0.525);
-    let zram = &json["kernel_zram"];
-    assert_eq!((&zram["kill_ms"], &zram["kill_never_swapped_ms"]), (&120.0.into(), &10.0.into()));
-    assert_eq!((&json["run_kill9_ms"], &json["run_kill9_stored_percent"]), (&30.0.into(), &64.0.into()));
-    assert_eq!(
-        (&ratios["close_vs_kernel_zram"], &ratios["kernel_zram_vs_never_swapped"]),
-        (&0.1.into(), &12.0.into())
-    );
-    assert_eq!(range(ratios, "close_vs_kernel_zram"), [0.1, 0.1]);
-    let store = &json["store"];
-    assert_eq!((&store["compress_gib_s"], &store["waste_percent"]), (&1.5.into(), &3.5.into()));
-    assert_eq!(store["compress_cpu_gib_s"], 1.75);
-    assert_eq!((&store["fetch_us"]["p50"], &store["fetch_us"]["p99"]), (&40.0.into(), &80.0.into()));
-}
-
-#[test]
-fn the_table_names_every_policy_and_how_quiet_it_was() {
-    let table = report(true).table();
-    for policy in ReleasePolicy::ALL.map(ReleasePolicy::name) {
-        assert!(table.contains(policy), "{table}");
-    }
-    assert!(table.contains("others used"), "{table}");
+    let table = table::table(&json);
+    let names = ReleasePolicy::ALL.map(ReleasePolicy::name);
+    assert!(names.iter().all(|policy| table.contains(policy)) && table.contains("others used"), "{table}");
 }
 
 #[test]
 fn what_can_not_be_killed_is_null_and_has_a_reason() {
-    let report = report(false);
-    let json = crate::report::json::json(&report).expect("json");
+    let json = report(false);
     for (key, reason) in [("kernel_zram", "not root"), ("run_kill9_ms", "no userfaultfd")] {
         assert!(json.as_object().expect("an object").contains_key(key) && json[key].is_null(), "{key}");
-        assert!(report.table().contains(reason), "{}", report.table());
+        assert!(table::table(&json).contains(reason), "{}", table::table(&json));
     }
     assert_eq!(json["kernel_zram_reason"], "not root");
     assert_eq!(json["run_kill9_reason"], "no userfaultfd");
-    assert!(json["ratios"]["close_vs_kernel_zram"].is_null());
-    assert!(json["ratios"].get("close_vs_kernel_zram_least").is_none());
+    let ratios = json["ratios"].as_object().expect("an object");
+    assert!(ratios["close_vs_kernel_zram"].is_null() && !ratios.contains_key("close_vs_kernel_zram_least"));
 }
 
 /// The middle of differences and of quotients is that of the rounds, and not of their middles.
 #[test]
 fn what_is_extra_is_told_by_round() {
-    let never: Vec<Outcome> = [10.0, 50.0, 12.0].map(|ms| outcome(ms, 1.0)).into();
-    let closed: Vec<Outcome> = [11.0, 51.0, 15.0].map(|ms| outcome(ms, 1.0)).into();
-    let figures = Figures::of(&closed, &never).expect("rounds");
-    assert_eq!(figures.extra_ms, Measured { median: 1.0, least: 1.0, most: 3.0 });
-    assert_eq!(figures.close_ms_p99, Measured { median: 53.0, least: 13.0, most: 53.0 });
+    let never = [10.0, 50.0, 12.0].map(|ms| outcome(ms, 1.0));
+    let closed = [11.0, 51.0, 15.0].map(|ms| outcome(ms, 1.0));
+    assert_eq!(extra_ms(&closed, &never), Some(Measured { median: 1.0, least: 1.0, most: 3.0 }));
+    let p99 = of_all(&closed, |outcome| &outcome.close_ms, p99);
+    assert_eq!(p99, Some(Measured { median: 53.0, least: 13.0, most: 53.0 }));
 }

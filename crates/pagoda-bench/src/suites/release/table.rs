@@ -1,120 +1,64 @@
 //! The figures as people read them. Pure.
 
 use pagoda::ReleasePolicy;
-use pagoda_core::size::Bytes;
+use serde_json::Value;
 
-use super::report::Report;
-use crate::measure::stats::Measured;
-use crate::report::table::{text_table, with_spread};
+use super::AGING_PERCENT;
+use crate::report::table::{Column, fill, grid, table as text_table};
 
-fn range(value: Measured) -> String {
-    with_spread(value, 1)
-}
+const COLUMNS: [Column; 13] = [
+    ("close ms", "{close_ms_p50:1s}"),
+    ("p99", "{close_ms_p99:1}"),
+    ("extra", "{extra_ms:1}"),
+    ("frames back", "{frames_back_ms:1s}"),
+    ("stored back", "{stored_back_ms:1s}"),
+    ("starter", "{starter_start_ms:1s}"),
+    ("work", "{starter_work_ms:1s}"),
+    ("CPU ms", "{cpu_ms:1s}"),
+    ("in close", "{in_close_ms:2}"),
+    ("lock wait", "{lock_wait_ms:2}"),
+    ("queued", "{queued}"),
+    ("inline", "{inline}"),
+    ("early", "{early}"),
+];
 
-impl Report {
-    /// For people.
-    pub fn table(&self) -> String {
-        let mut table = text_table(
-            [
-                "policy",
-                "close ms",
-                "p99",
-                "extra",
-                "frames back",
-                "stored back",
-                "starter",
-                "work",
-                "CPU ms",
-                "in close",
-                "lock wait",
-                "queued",
-                "inline",
-                "early",
-            ],
-            1..,
-        );
-        for name in ReleasePolicy::ALL.map(ReleasePolicy::name) {
-            let figures = &self.policies[name];
-            table.add_row([
-                name.to_owned(),
-                range(figures.close_ms_p50),
-                format!("{:.1}", figures.close_ms_p99),
-                format!("{:.1}", figures.extra_ms),
-                range(figures.frames_back_ms),
-                range(figures.stored_back_ms),
-                range(figures.starter_start_ms),
-                range(figures.starter_work_ms),
-                range(figures.cpu_ms),
-                format!("{:.2}", figures.in_close_ms),
-                format!("{:.2}", figures.lock_wait_ms),
-                figures.queued.to_string(),
-                figures.inline.to_string(),
-                figures.early.to_string(),
-            ]);
-        }
-        let header = self.aging.stored_percent.map(|percent| format!("{percent} % stored"));
-        let header = ["one owner closes, ms".to_owned()].into_iter().chain(header);
-        let mut aging = text_table(header, 1..);
-        for name in ReleasePolicy::ALL.map(ReleasePolicy::name) {
-            let times = self.aging.close_ms[name].iter().map(|time| format!("{time:.1}"));
-            aging.add_row([name.to_owned()].into_iter().chain(times));
-        }
-        let (never, alone) = (&self.never_stored, &self.starter_alone);
-        format!(
-            "{}\n\n{} owners of {} in base pages of {}, {} % stored, close at once; median (least-greatest) of {} rounds\n\n{table}\n\n\
-             nothing stored: close {}; starter alone: {}, work {}\n{}\n{aging}\n\n{}\n\
-             {}\n",
-            self.machine,
-            self.owners,
-            Bytes::new(self.owner_bytes),
-            Bytes::new(self.base_page_bytes),
-            self.stored_percent,
-            self.rounds,
-            range(never.close_ms_p50),
-            range(alone.start_ms),
-            range(alone.work_ms),
-            self.killed(),
-            self.store_line(),
-            self.quiet,
-        )
-    }
+const ABOVE: &str = "{owners} owners of {owner_bytes:b} in base pages of {base_page_bytes:b}, {stored_percent} % stored, close at once; \
+median (least-greatest) of {rounds} rounds";
 
-    /// The sides that are killed, a line each.
-    fn killed(&self) -> String {
-        let zram = self.kernel_zram.as_ref().map_or_else(
-            || format!("the kernel's zram did not run: {}", self.kernel_zram_reason.as_deref().unwrap_or("unknown")),
-            |zram| {
-                format!(
-                    "killed with {:.1} % in zram: gone {}, all back {}, starter {}, work {}; never swapped: gone {}",
-                    zram.stored_percent,
-                    range(zram.kill_ms),
-                    range(zram.back_ms),
-                    range(zram.starter_start_ms),
-                    range(zram.starter_work_ms),
-                    range(zram.kill_never_swapped_ms),
-                )
-            },
-        );
-        let run = match self.run_kill9_ms {
-            Some(ms) => format!(
-                "killed under pagoda run with {:.1} % stored: gone {}",
-                self.run_kill9_stored_percent.unwrap_or(0.0),
-                range(ms)
-            ),
-            None => {
-                format!("pagoda run did not run: {}", self.run_kill9_reason.as_deref().unwrap_or("unknown"))
-            }
-        };
-        format!("{zram}\n{run}\n")
-    }
+const OTHERS: &str = "nothing stored: close {never_stored/close_ms_p50:1s}; starter alone: {starter_alone/start_ms:1s}, \
+work {starter_alone/work_ms:1s}";
 
-    fn store_line(&self) -> String {
-        let store = &self.store;
-        let [whole, first] = [&store.fetch_us, &store.fetch_in_thread_us]
-            .map(|us| format!("{:.1} / {:.1} us", us.p50, us.p99));
-        format!(
-            "store: compresses {:.2} GiB/s ({:.2} by processor time), fetches 64 KiB in {whole} (p50 / p99), in thread {first}, wastes {:.1} %\n",
-            store.compress_gib_s, store.compress_cpu_gib_s, store.waste_percent
-        )
-    }
+const ZRAM: &str = "killed with {stored_percent:1} % in zram: gone {kill_ms:1s}, all back {back_ms:1s}, starter {starter_start_ms:1s}, \
+work {starter_work_ms:1s}; never swapped: gone {kill_never_swapped_ms:1s}";
+
+const STORE: &str = "store: compresses {compress_gib_s:2} GiB/s ({compress_cpu_gib_s:2} by processor time), fetches 64 KiB in \
+{fetch_us/p50:1} / {fetch_us/p99:1} us (p50 / p99), in thread {fetch_in_thread_us/p50:1} / {fetch_in_thread_us/p99:1} us, \
+wastes {waste_percent:1} %";
+
+const QUIET: &str = "others used {others_busy_percent:0} % of the processors, load average {load_average/0:1} to {load_average/1:1}";
+
+/// For people.
+pub fn table(report: &Value) -> String {
+    let policies = ReleasePolicy::ALL.map(ReleasePolicy::name);
+    let rows = policies.map(|policy| ([policy.to_owned()], &report["policies"][policy]));
+    let table = text_table(["policy"], &COLUMNS, rows);
+    let header = AGING_PERCENT.map(|percent| format!("{percent} % stored"));
+    let header = std::iter::once("one owner closes, ms".to_owned()).chain(header);
+    let aging = policies.map(|policy| {
+        let times = &report["aging"]["close_ms"][policy];
+        let times = (0..AGING_PERCENT.len()).map(|at| fill(&format!("{{{at}:1}}"), times));
+        std::iter::once(policy.to_owned()).chain(times).collect()
+    });
+    let aging = grid(header, 1.., aging);
+    let zram = match &report["kernel_zram"] {
+        Value::Null => fill("the kernel's zram did not run: {kernel_zram_reason}", report),
+        zram => fill(ZRAM, zram),
+    };
+    let run = match &report["run_kill9_ms"] {
+        Value::Null => "pagoda run did not run: {run_kill9_reason}",
+        _ => "killed under pagoda run with {run_kill9_stored_percent:1} % stored: gone {run_kill9_ms:1s}",
+    };
+    let [above, others, run] = [ABOVE, OTHERS, run].map(|line| fill(line, report));
+    let (store, quiet) = (fill(STORE, &report["store"]), fill(QUIET, &report["quiet"]));
+    format!("\n{above}\n\n{table}\n\n{others}\n{zram}\n{run}\n\n{aging}\n\n{store}\n\n{quiet}\n")
 }

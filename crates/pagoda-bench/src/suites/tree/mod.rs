@@ -6,7 +6,7 @@
 //! reason. This module must never count a run that ended with an error.
 
 mod redis;
-mod table;
+pub mod table;
 mod work;
 
 use std::process::ExitCode;
@@ -16,18 +16,17 @@ use anyhow::{Context, bail};
 use clap::Args;
 use pagoda::config::MINIMUM_BUDGET;
 use pagoda_core::size::Bytes;
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::command::{print, progress, this_program};
-use crate::measure::machine::Machine;
 use crate::measure::memory::descendants_bytes;
 use crate::measure::pairs::{Missing, Pairs};
 use crate::measure::process::{Cancel, run};
 use crate::measure::scratch::Scratch;
-use crate::measure::stats::{Measured, round};
+use crate::measure::stats::round;
+use crate::report::json::report;
 use crate::suites::budget::reason;
 use crate::{Plan, pagoda_run, warm};
-use redis::Bgsave;
 use work::Work;
 
 const RUN_LIMIT: Duration = Duration::from_secs(300);
@@ -64,52 +63,6 @@ pub struct TreeArgs {
     pairs: Option<u16>,
 }
 
-/// All that was found out.
-#[derive(Serialize)]
-struct Tree {
-    bench: &'static str,
-    fork_ms: Calls,
-    spawn_storm: Outcome,
-    redis_bgsave: Bgsave,
-    build: Outcome,
-    jvm: Outcome,
-    node: Outcome,
-    pairs: usize,
-    quick: bool,
-    machine: Machine,
-}
-
-/// Times of one call, in milliseconds: the medians of medians.
-#[derive(Default, Serialize)]
-struct Calls {
-    native: Option<f64>,
-    pagoda: Option<f64>,
-    /// Of pairs: above 1 Pagoda is slower.
-    ratio: Option<Measured>,
-    held_bytes: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
-}
-
-/// Times of one tree, from start to end.
-#[derive(Default, Serialize)]
-struct Outcome {
-    native_s: Option<Measured>,
-    /// With 1.2 times the native peak.
-    pagoda_s: Option<f64>,
-    ratio: Option<Measured>,
-    /// With half the native peak; null where that is less than the least budget, and in a short run.
-    half_s: Option<f64>,
-    /// How far the tree's peak was above that half, in MiB.
-    half_exceeded_mib: Option<f64>,
-    native_peak_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
-    /// Whether the reason is Pagoda's.
-    #[serde(skip)]
-    failed: bool,
-}
-
 /// One run: its output, seconds, and the peak of all its processes.
 struct Sample {
     output: String,
@@ -130,44 +83,10 @@ pub fn run_all(args: &TreeArgs) -> anyhow::Result<ExitCode> {
         quick: args.quick,
         progress: progress(total as u64, "run")?,
     };
-    let tree = Tree::measure(&plan, &Cancel::on_signals()?)?;
+    let (figures, failed) = Bench { plan: &plan, cancel: &Cancel::on_signals()? }.figures()?;
     plan.progress.finish_and_clear();
-    print(&tree, args.json, Tree::table)?;
-    Ok(if tree.failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
-}
-
-impl Tree {
-    fn measure(plan: &Plan, cancel: &Cancel) -> anyhow::Result<Self> {
-        let quick = plan.quick;
-        let scratch = [Scratch::new()?, Scratch::new()?, Scratch::new()?];
-        let bench = Bench { plan, cancel };
-        let held = if quick { 128 << 20 } else { 1 << 30 };
-        Ok(Self {
-            bench: "tree",
-            fork_ms: bench.calls(held, work::fork(held, if quick { 8 } else { 32 }))?,
-            spawn_storm: bench.tree("spawn storm", work::spawn_storm(if quick { 30 } else { 300 }))?,
-            redis_bgsave: {
-                plan.progress.set_message("redis");
-                redis::measure(plan, cancel)?
-            },
-            build: bench.tree("build", work::build(&scratch[0], quick))?,
-            jvm: bench.tree("jvm", work::jvm(&scratch[1], quick))?,
-            node: bench.tree("node", work::node(&scratch[2], quick))?,
-            pairs: plan.pairs,
-            quick,
-            machine: Machine::this(),
-        })
-    }
-
-    fn outcomes(&self) -> [(&'static str, &Outcome); 4] {
-        [("spawn storm", &self.spawn_storm), ("build", &self.build), ("jvm", &self.jvm), ("node", &self.node)]
-    }
-
-    fn failed(&self) -> bool {
-        self.outcomes().iter().any(|(_, outcome)| outcome.failed)
-            || self.redis_bgsave.failed()
-            || (self.fork_ms.native.is_some() && self.fork_ms.pagoda.is_none())
-    }
+    print(&report("tree", args.quick, figures), args.json);
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 struct Bench<'a> {
@@ -176,13 +95,34 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    fn sample(&self, work: &Work, budget: Option<Bytes>) -> anyhow::Result<Sample> {
+    /// All figures, and whether Pagoda's side failed anywhere.
+    fn figures(&self) -> anyhow::Result<(Value, bool)> {
+        let quick = self.plan.quick;
+        let scratch = [Scratch::new()?, Scratch::new()?, Scratch::new()?];
+        let held = if quick { 128 << 20 } else { 1 << 30 };
+        let fork = self.calls(held, work::fork(held, if quick { 8 } else { 32 }))?;
+        let mut figures = json!({ "fork_ms": fork, "pairs": self.plan.pairs });
+        let mut failed = false;
+        let mut add = |key: &str, (outcome, has_failed)| {
+            figures[key] = outcome;
+            failed |= has_failed;
+        };
+        add("spawn_storm", self.tree("spawn storm", work::spawn_storm(if quick { 30 } else { 300 }))?);
+        self.plan.progress.set_message("redis");
+        add("redis_bgsave", redis::measure(self.plan, self.cancel)?);
+        add("build", self.tree("build", work::build(&scratch[0], quick))?);
+        add("jvm", self.tree("jvm", work::jvm(&scratch[1], quick))?);
+        add("node", self.tree("node", work::node(&scratch[2], quick))?);
+        Ok((figures, failed))
+    }
+
+    fn sample(&self, work: &[String], budget: Option<Bytes>) -> anyhow::Result<Sample> {
         let scratch = Scratch::new()?;
         let command = match budget {
             Some(budget) => {
-                pagoda_run(&self.plan.program, budget, &scratch.file("stats.json"), work.command.clone())
+                pagoda_run(&self.plan.program, budget, &scratch.file("stats.json"), work.to_vec())
             }
-            None => work.command.clone(),
+            None => work.to_vec(),
         };
         warm(if self.plan.quick { WARM_QUICK } else { WARM });
         let mut peak_bytes = 0;
@@ -216,71 +156,65 @@ impl Bench<'_> {
         Ok(pairs.map(|pairs| (work, pairs)))
     }
 
-    /// A call whose times the work itself prints.
-    fn calls(&self, held_bytes: u64, work: anyhow::Result<Work>) -> anyhow::Result<Calls> {
+    /// A call whose times the work itself prints, in milliseconds: the medians of medians.
+    fn calls(&self, held_bytes: u64, work: anyhow::Result<Work>) -> anyhow::Result<Value> {
         self.plan.progress.set_message("fork");
-        let calls = Calls { held_bytes, ..Calls::default() };
+        let mut calls = json!({ "native": null, "pagoda": null, "ratio": null, "held_bytes": held_bytes });
         let pairs = match self.pairs(work, false)? {
             Ok((_, pairs)) => pairs,
             Err(Missing::LeftOut(reason) | Missing::Failed(reason)) => {
-                return Ok(Calls { reason: Some(reason), ..calls });
+                calls["reason"] = reason.into();
+                return Ok(calls);
             }
         };
         let time = |sample: Sample| -> anyhow::Result<f64> {
             sample.output.trim().parse().context("reading what the forks took")
         };
         let compared = pairs.try_map(time)?.compare(|time| *time).context("no pair counts")?;
-        Ok(Calls {
-            native: Some(round(compared.native.median)),
-            pagoda: Some(round(compared.managed)),
-            ratio: Some(compared.ratio.map(round)),
-            ..calls
-        })
+        calls["native"] = round(compared.native.median).into();
+        calls["pagoda"] = round(compared.managed).into();
+        calls["ratio"] = json!(compared.ratio.map(round));
+        Ok(calls)
     }
 
-    /// A tree whose time is that from its start to its end.
-    fn tree(&self, name: &'static str, work: anyhow::Result<Work>) -> anyhow::Result<Outcome> {
+    /// A tree whose time is that from its start to its end, and whether Pagoda's side failed. It has
+    /// 1.2 times the native peak, and then half of it.
+    fn tree(&self, name: &'static str, work: anyhow::Result<Work>) -> anyhow::Result<(Value, bool)> {
         self.plan.progress.set_message(name);
+        let keys = ["native_s", "pagoda_s", "ratio", "half_s", "half_exceeded_mib", "native_peak_bytes"];
+        let mut outcome: Value = keys.into_iter().map(|key| (key, Value::Null)).collect();
         let (work, pairs) = match self.pairs(work, true)? {
             Ok(measured) => measured,
             Err(missing) => {
-                let (reason, failed) = match missing {
-                    Missing::LeftOut(reason) => (reason, false),
-                    Missing::Failed(reason) => (reason, true),
-                };
-                return Ok(Outcome { reason: Some(reason), failed, ..Outcome::default() });
+                let failed = matches!(missing, Missing::Failed(_));
+                let (Missing::LeftOut(reason) | Missing::Failed(reason)) = missing;
+                outcome["reason"] = reason.into();
+                return Ok((outcome, failed));
             }
         };
         let compared = pairs.compare(|sample| sample.seconds).context("no pair counts")?;
-        let mut outcome = Outcome {
-            native_s: Some(compared.native.map(round)),
-            pagoda_s: Some(round(compared.managed)),
-            ratio: Some(compared.ratio.map(round)),
-            native_peak_bytes: Some(pairs.peak_bytes),
-            ..Outcome::default()
-        };
+        outcome["native_s"] = json!(compared.native.map(round));
+        outcome["pagoda_s"] = round(compared.managed).into();
+        outcome["ratio"] = json!(compared.ratio.map(round));
+        outcome["native_peak_bytes"] = pairs.peak_bytes.into();
         let half = Bytes::new((pairs.peak_bytes / 2) & !4095);
         // Compilers take many times as long in half of their memory, which a short run has no time for.
         if self.plan.quick || half < MINIMUM_BUDGET {
             self.plan.step();
-            return Ok(outcome);
+            return Ok((outcome, false));
         }
-        match self.sample(&work, Some(half)) {
+        let why = match self.sample(&work, Some(half)) {
             Ok(sample) if sample.output == pairs.native[0].output => {
                 let over = sample.peak_bytes.saturating_sub(half.get());
-                outcome.half_s = Some(round(sample.seconds));
-                outcome.half_exceeded_mib = Some(round(over as f64 / (1u64 << 20) as f64));
+                outcome["half_s"] = round(sample.seconds).into();
+                outcome["half_exceeded_mib"] = round(over as f64 / (1u64 << 20) as f64).into();
+                return Ok((outcome, false));
             }
-            Ok(sample) => {
-                outcome.reason = Some(format!("in half of the memory it printed {:?}", sample.output));
-                outcome.failed = true;
-            }
-            Err(error) => {
-                outcome.reason = Some(format!("in half of the memory: {}", reason(error)?));
-                outcome.failed = true;
-            }
-        }
-        Ok(outcome)
+            Ok(sample) => format!("in half of the memory it printed {:?}", sample.output),
+            Err(error) => format!("in half of the memory: {}", reason(error)?),
+        };
+        outcome["reason"] = why.into();
+        Ok((outcome, true))
     }
 }
 
@@ -290,35 +224,19 @@ mod tests {
     use crate::report::keys::expect_told;
 
     #[test]
-    fn what_is_not_installed_has_nulls_and_a_reason() {
+    fn what_is_not_installed_has_nulls_and_a_reason_and_each_key_is_in_the_help() {
         let plan = Plan::for_tests();
         let bench = Bench { plan: &plan, cancel: &Cancel::default() };
         let missing = || Err(anyhow::anyhow!("nowhere to be found"));
-        let outcome = bench.tree("none", missing()).expect("an outcome");
-        assert!(!outcome.failed);
-        let json = crate::report::json::json(&outcome).expect("json");
-        assert!(json["native_s"].is_null() && json["ratio"].is_null());
-        assert_eq!(json["reason"], "nowhere to be found");
-        let calls = crate::report::json::json(&bench.calls(1, missing()).expect("an outcome")).expect("json");
-        assert!(calls["native"].is_null() && calls["reason"] == "nowhere to be found");
-    }
-
-    #[test]
-    fn each_key_is_in_the_help() {
-        let tree = Tree {
-            bench: "tree",
-            fork_ms: Calls::default(),
-            spawn_storm: Outcome::default(),
-            redis_bgsave: Bgsave::default(),
-            build: Outcome::default(),
-            jvm: Outcome::default(),
-            node: Outcome::default(),
-            pairs: 1,
-            quick: true,
-            machine: Machine::this(),
-        };
-        let json = crate::report::json::json(&tree).expect("json");
-        expect_told("tree", KEYS, &json);
+        let (outcome, failed) = bench.tree("none", missing()).expect("an outcome");
+        let calls = bench.calls(1, missing()).expect("an outcome");
+        assert!(!failed && outcome["native_s"].is_null() && calls["native"].is_null());
+        assert_eq!([&outcome["reason"], &calls["reason"]], ["nowhere to be found"; 2]);
+        let figures = json!({
+            "fork_ms": calls, "spawn_storm": outcome, "build": outcome, "jvm": outcome, "node": outcome,
+            "redis_bgsave": redis::figures(&Default::default(), &Default::default(), None), "pairs": 1,
+        });
+        expect_told("tree", KEYS, &report("tree", true, figures));
     }
 
     #[test]
@@ -326,7 +244,6 @@ mod tests {
         // The plan of tests names no program to run under.
         let plan = Plan::for_tests();
         let bench = Bench { plan: &plan, cancel: &Cancel::default() };
-        let work = Work { command: vec!["true".to_owned()] };
-        assert!(bench.tree("true", Ok(work)).expect("an outcome").failed);
+        assert!(bench.tree("true", Ok(vec!["true".to_owned()])).expect("an outcome").1);
     }
 }

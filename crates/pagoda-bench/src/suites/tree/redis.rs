@@ -9,19 +9,19 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use pagoda_core::size::Bytes;
 use redis::Commands;
-use serde::Serialize;
+use serde_json::{Value, json};
 
-use super::work::starts;
 use crate::kernel::{KernelSide, Split};
 use crate::load::data::{Random, mix};
 use crate::load::redis_client::{self, name, saving, set_all, shut_down};
+use crate::load::tools::starts;
 use crate::measure::histogram::Histogram;
 use crate::measure::memory::descendants_bytes;
 use crate::measure::process::{Cancel, Running};
 use crate::measure::scratch::Scratch;
-use crate::measure::stats::{Measured, middle, middle_of, round};
+use crate::measure::stats::{middle, middle_of, round};
 use crate::measure::turns::turns;
-use crate::suites::budget::reason;
+use crate::suites::budget::noted;
 use crate::{Plan, pagoda_run, warm};
 
 const LIMIT: Duration = Duration::from_secs(300);
@@ -40,36 +40,9 @@ const RATIO: f64 = 3.0;
 /// memory suffices.
 const SIDES: [&str; 4] = ["native", "pagoda", "pagoda, enough memory", "kernel"];
 
-/// What was found out. Rates are requests a second while the server saves; all under a budget of half the native peak,
-/// but for the native ones and those with enough memory.
-#[derive(Default, Serialize)]
-pub struct Bgsave {
-    pub native_ops: Option<Measured>,
-    pub pagoda_ops: Option<Measured>,
-    /// Under Pagoda, in milliseconds.
-    pub p99_ms: Option<Measured>,
-    /// How far the tree's peak was above the budget, in MiB.
-    pub budget_exceeded_mib: Option<f64>,
-    pub native_p99_ms: Option<Measured>,
-    /// Under the kernel with the same total memory: a memory group and zram.
-    pub kernel_ops: Option<Measured>,
-    pub kernel_p99_ms: Option<Measured>,
-    /// Under Pagoda where memory suffices: with 1.2 times the native peak.
-    pub enough_ops: Option<Measured>,
-    pub enough_p99_ms: Option<Measured>,
-    pub enough_bytes: Option<u64>,
-    /// Native requests a second over those, by rounds: above 1 Pagoda is slower.
-    pub ratio: Option<Measured>,
-    pub native_peak_bytes: Option<u64>,
-    pub budget_bytes: Option<u64>,
-    /// Why a side is missing, by its name.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub reasons: Vec<(&'static str, String)>,
-}
-
 /// One run of one side.
 #[derive(Clone, Copy)]
-struct Sample {
+pub struct Sample {
     ops: f64,
     p99_ms: f64,
     peak_bytes: u64,
@@ -80,22 +53,35 @@ pub fn runs(pairs: usize) -> usize {
     1 + SIDES.len() * (1 + pairs)
 }
 
-/// Runs everything.
-pub fn measure(plan: &Plan, cancel: &Cancel) -> anyhow::Result<Bgsave> {
-    let mut all = Bgsave::default();
+/// The peak of the native run before all rounds, and the budgets that were made of it. All of it
+/// in bytes.
+#[derive(Clone, Copy)]
+pub struct Memory {
+    native_peak: u64,
+    budget: u64,
+    enough: u64,
+}
+
+/// By the numbers of [`SIDES`].
+pub type Samples = [Vec<Sample>; SIDES.len()];
+pub type Failed = [Option<String>; SIDES.len()];
+
+/// Runs everything. Gives the figures, and whether Pagoda's side failed.
+pub fn measure(plan: &Plan, cancel: &Cancel) -> anyhow::Result<(Value, bool)> {
+    let (mut samples, mut failed) = (Samples::default(), Failed::default());
     if let Err(error) = starts("redis-server") {
-        all.reasons.push(("native", format!("{error:#}")));
+        failed[0] = Some(format!("{error:#}"));
         plan.progress.inc(runs(plan.pairs) as u64);
-        return Ok(all);
+        return Ok((figures(&samples, &failed, None), false));
     }
     let bench = Bench { plan, cancel, keys: if plan.quick { 20_000 } else { 120_000 } };
-    let peak = bench.native()?.peak_bytes;
-    let budget = Bytes::new((peak / 2).max(32 << 20) & !4095);
-    (all.native_peak_bytes, all.budget_bytes) = (Some(peak), Some(budget.get()));
-    let enough = Bytes::new((peak + peak / 5).max(32 << 20) & !4095);
-    all.enough_bytes = Some(enough.get());
-    let mut samples: [Vec<Sample>; SIDES.len()] = Default::default();
-    let mut failed: [Option<String>; SIDES.len()] = Default::default();
+    let native_peak = bench.native()?.peak_bytes;
+    let of_peak = |bytes: u64| bytes.max(32 << 20) & !4095;
+    let memory = Memory {
+        native_peak,
+        budget: of_peak(native_peak / 2),
+        enough: of_peak(native_peak + native_peak / 5),
+    };
     for number in 0..=plan.pairs {
         for side in turns(number, SIDES.len()) {
             if failed[side].is_some() {
@@ -104,60 +90,46 @@ pub fn measure(plan: &Plan, cancel: &Cancel) -> anyhow::Result<Bgsave> {
             }
             let sample = match side {
                 0 => bench.native(),
-                1 => bench.pagoda(budget),
-                2 => bench.pagoda(enough),
-                _ => bench.kernel(budget, Bytes::new(peak)),
+                1 => bench.pagoda(Bytes::new(memory.budget)),
+                2 => bench.pagoda(Bytes::new(memory.enough)),
+                _ => bench.kernel(Bytes::new(memory.budget), Bytes::new(native_peak)),
             };
-            match sample {
-                Ok(sample) if number > 0 => samples[side].push(sample),
-                Ok(_) => {}
-                Err(error) => failed[side] = Some(reason(error)?),
-            }
+            samples[side].extend(noted(sample, &mut failed[side])?.filter(|_| number > 0));
         }
     }
-    all.tell(&samples, &failed, budget);
-    let reasons = SIDES.into_iter().zip(failed);
-    all.reasons.extend(reasons.filter_map(|(side, reason)| Some((side, reason?))));
-    Ok(all)
+    let is_failed = failed[1].is_some() || failed[2].is_some();
+    Ok((figures(&samples, &failed, Some(memory)), is_failed))
 }
 
-impl Bgsave {
-    /// The medians of the sides that did not fail, in the order of [`SIDES`].
-    fn tell(
-        &mut self,
-        samples: &[Vec<Sample>; SIDES.len()],
-        failed: &[Option<String>; SIDES.len()],
-        budget: Bytes,
-    ) {
-        let of = |side: usize, pick: fn(&Sample) -> f64| {
-            let none_failed = failed[side].is_none();
-            middle_of(&samples[side], pick).filter(|_| none_failed)
-        };
-        let ops = |side| of(side, |sample| sample.ops);
-        self.native_ops = ops(0);
-        self.pagoda_ops = ops(1);
-        self.enough_ops = ops(2);
-        self.kernel_ops = ops(3);
-        let p99_ms = |side| of(side, |sample| sample.p99_ms);
-        self.native_p99_ms = p99_ms(0);
-        self.p99_ms = p99_ms(1);
-        self.enough_p99_ms = p99_ms(2);
-        self.kernel_p99_ms = p99_ms(3);
-        if failed[0].is_none() && failed[2].is_none() {
-            let ratios: Vec<f64> =
-                samples[0].iter().zip(&samples[2]).map(|(native, enough)| native.ops / enough.ops).collect();
-            self.ratio = middle(&ratios);
-        }
-        let over =
-            |sample: &Sample| sample.peak_bytes.saturating_sub(budget.get()) as f64 / (1u64 << 20) as f64;
-        let most = samples[1].iter().map(over).max_by(f64::total_cmp);
-        self.budget_exceeded_mib = most.filter(|_| failed[1].is_none()).map(round);
+/// The medians of the sides that did not fail.
+pub fn figures(samples: &Samples, failed: &Failed, memory: Option<Memory>) -> Value {
+    let of = |side: usize, pick: fn(&Sample) -> f64| {
+        middle_of(&samples[side], pick).filter(|_| failed[side].is_none())
+    };
+    let ops = |side| of(side, |sample| sample.ops);
+    let p99_ms = |side| of(side, |sample| sample.p99_ms);
+    let both = samples[0].iter().zip(&samples[2]);
+    let ratios: Vec<f64> = both.map(|(native, enough)| native.ops / enough.ops).collect();
+    let budget = memory.map(|memory| memory.budget);
+    let over = |sample: &Sample| {
+        sample.peak_bytes.saturating_sub(budget.unwrap_or_default()) as f64 / (1u64 << 20) as f64
+    };
+    let most_over = samples[1].iter().map(over).max_by(f64::total_cmp).filter(|_| failed[1].is_none());
+    let mut figures = json!({
+        "native_ops": ops(0), "pagoda_ops": ops(1), "enough_ops": ops(2), "kernel_ops": ops(3),
+        "native_p99_ms": p99_ms(0), "p99_ms": p99_ms(1), "enough_p99_ms": p99_ms(2), "kernel_p99_ms": p99_ms(3),
+        "ratio": middle(&ratios).filter(|_| failed[0].is_none() && failed[2].is_none()),
+        "budget_exceeded_mib": most_over.map(round),
+        "native_peak_bytes": memory.map(|memory| memory.native_peak),
+        "budget_bytes": budget,
+        "enough_bytes": memory.map(|memory| memory.enough),
+    });
+    let reasons: Vec<_> =
+        SIDES.iter().zip(failed).filter_map(|(side, why)| Some((side, why.as_ref()?))).collect();
+    if !reasons.is_empty() {
+        figures["reasons"] = json!(reasons);
     }
-
-    /// Whether Pagoda's side failed.
-    pub fn failed(&self) -> bool {
-        self.reasons.iter().any(|(side, _)| side.starts_with("pagoda"))
-    }
+    figures
 }
 
 struct Bench<'a> {
@@ -255,6 +227,7 @@ fn value(key: u64, version: u32) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::json::plain;
 
     fn samples(ops: [f64; 3]) -> Vec<Sample> {
         ops.map(|ops| Sample { ops, p99_ms: 1000.0 / ops, peak_bytes: 34 << 20 }).to_vec()
@@ -268,23 +241,19 @@ mod tests {
             samples([80.0, 10.0, 160.0]),
             samples([40.0, 40.0, 40.0]),
         ];
-        let mut told = Bgsave::default();
-        told.tell(&all, &Default::default(), Bytes::mib(32));
-        let measured = |median, least, most| Some(Measured { median, least, most });
-        assert_eq!(told.ratio, measured(1.25, 1.0, 1.25));
-        assert_eq!(told.enough_p99_ms.map(f64::from), Some(12.5));
-        assert_eq!(told.enough_ops, measured(80.0, 10.0, 160.0));
-        assert_eq!(told.kernel_p99_ms, measured(25.0, 25.0, 25.0));
+        let memory = Some(Memory { native_peak: 64 << 20, budget: 32 << 20, enough: 72 << 20 });
+        let told = plain(figures(&all, &Failed::default(), memory));
+        assert_eq!([&told["ratio"], &told["ratio_least"], &told["ratio_most"]], [1.25, 1.0, 1.25]);
         assert_eq!(
-            [told.pagoda_ops, told.kernel_ops, told.native_ops].map(|ops| ops.map(f64::from)),
-            [Some(50.0), Some(40.0), Some(100.0)]
+            [&told["enough_ops"], &told["enough_ops_least"], &told["enough_ops_most"]],
+            [80.0, 10.0, 160.0]
         );
-        assert_eq!(told.budget_exceeded_mib, Some(2.0));
+        assert_eq!([&told["enough_p99_ms"], &told["kernel_p99_ms"]], [12.5, 25.0]);
+        assert_eq!([&told["pagoda_ops"], &told["kernel_ops"], &told["native_ops"]], [50.0, 40.0, 100.0]);
+        assert_eq!(told["budget_exceeded_mib"], 2.0);
         let failed = [None, None, Some("it ended".to_owned()), None];
-        let mut told = Bgsave::default();
-        told.tell(&all, &failed, Bytes::mib(32));
-        assert_eq!((told.ratio, told.enough_ops, told.pagoda_ops.map(f64::from)), (None, None, Some(50.0)));
-        told.reasons = vec![(SIDES[2], "it ended".to_owned())];
-        assert!(told.failed(), "it is Pagoda's side");
+        let told = plain(figures(&all, &failed, memory));
+        assert!(told["ratio"].is_null() && told["enough_ops"].is_null() && told["pagoda_ops"] == 50.0);
+        assert_eq!(told["reasons"], json!([[SIDES[2], "it ended"]]));
     }
 }

@@ -2,38 +2,11 @@
 //!
 //! Nothing is installed: what is missing is left out with a reason. Each prints something that tells right from wrong.
 
-use std::fs;
-use std::process::Command;
-
-use anyhow::{Context, bail};
-
+use crate::load::tools::{python, starts, words, write};
 use crate::measure::scratch::Scratch;
 
-/// A tree that is there.
-pub struct Work {
-    pub command: Vec<String>,
-}
-
-fn words(words: &[&str]) -> Work {
-    Work { command: words.iter().map(|&word| word.to_owned()).collect() }
-}
-
-/// Asks a program for its version: whether it is there and starts.
-pub fn starts(program: &str) -> anyhow::Result<()> {
-    let argument = if program == "java" { "-version" } else { "--version" };
-    let output =
-        Command::new(program).arg(argument).output().with_context(|| format!("{program} does not start"))?;
-    if !output.status.success() {
-        bail!("{program} {argument} ended with {}", output.status);
-    }
-    Ok(())
-}
-
-fn file(scratch: &Scratch, name: &str, content: &str) -> anyhow::Result<String> {
-    let path = scratch.file(name);
-    fs::write(&path, content).with_context(|| format!("writing {}", path.display()))?;
-    Ok(path.display().to_string())
-}
+/// The command line of a tree.
+pub type Work = Vec<String>;
 
 /// Forks of a process that holds much: the median time of a call, in milliseconds, on standard output.
 pub fn fork(bytes: u64, rounds: u32) -> anyhow::Result<Work> {
@@ -58,11 +31,9 @@ assert all(int.from_bytes(memory[at:at + 8], 'little') == at for at in range(0, 
 print(statistics.median(times[1:]) * 1000)
 "
     );
-    // The name can stand for a script that starts the real one.
-    let real = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
-    let real = String::from_utf8(real.context("python3 does not start")?.stdout)?;
-    starts(real.trim())?;
-    Ok(words(&[real.trim(), "-c", &script]))
+    let real = python()?;
+    starts(&real)?;
+    Ok(words(&[&real, "-c", &script]))
 }
 
 /// Short processes, one after another and in pipes.
@@ -88,15 +59,15 @@ pub fn build(scratch: &Scratch, quick: bool) -> anyhow::Result<Work> {
         for n in 0..instances {
             source += &format!("  sum = sum * 131 + work<{}>(seed + {n});\n", unit * 10 + n);
         }
-        file(scratch, &format!("unit{unit}.cpp"), &(source + "  return sum;\n}\n"))?;
+        write(scratch, &format!("unit{unit}.cpp"), &(source + "  return sum;\n}\n"))?;
         objects += &format!(" unit{unit}.o");
         main += &format!("long unit{unit}(long);\n");
         sum += &format!(" + unit{unit}({unit})");
     }
-    file(scratch, "main.cpp", &(main + &format!("int main() {{ std::printf(\"%ld\\n\", 0{sum}); }}\n")))?;
+    write(scratch, "main.cpp", &(main + &format!("int main() {{ std::printf(\"%ld\\n\", 0{sum}); }}\n")))?;
     let rules =
         format!("built: main.o{objects}\n\tg++ -o $@ $^\n%.o: %.cpp\n\tg++ -std=c++17 -O1 -c -o $@ $<\n");
-    let makefile = file(scratch, "Makefile", &rules)?;
+    let makefile = write(scratch, "Makefile", &rules)?;
     let directory = makefile.trim_end_matches("/Makefile").to_owned();
     let script = "cd \"$0\" && rm -f built *.o && make -s -j2 && ./built";
     Ok(words(&["sh", "-c", script, &directory]))
@@ -132,7 +103,7 @@ template <int N> long work(long seed) {
 /// Objects that replace each other under G1.
 pub fn jvm(scratch: &Scratch, quick: bool) -> anyhow::Result<Work> {
     starts("java")?;
-    let source = file(scratch, "Churn.java", JAVA)?;
+    let source = write(scratch, "Churn.java", JAVA)?;
     let kept = if quick { "5000" } else { "60000" };
     // From the source, so that a runtime without a compiler of its own says why it is left out.
     Ok(words(&["java", "-XX:+UseG1GC", "-Xms64m", "-Xmx256m", &source, kept]))
@@ -164,7 +135,7 @@ public class Churn {
 /// Objects, maps, strings and buffers outside the heap.
 pub fn node(scratch: &Scratch, quick: bool) -> anyhow::Result<Work> {
     starts("node")?;
-    let script = file(scratch, "churn.js", JAVASCRIPT)?;
+    let script = write(scratch, "churn.js", JAVASCRIPT)?;
     Ok(words(&["node", &script, if quick { "30" } else { "120" }]))
 }
 

@@ -3,7 +3,7 @@
 //! A process of its own reads it, because what a process caches is charged to its group. The group is removed with what runs in
 //! it, also after a signal that [`Cancel`] remembers. This module must never read a file whose pages somebody else has cached.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -12,14 +12,14 @@ use clap::Args;
 use pagoda_core::size::Bytes;
 use pagoda_linux::baseline::cgroup::{Controller, MemoryGroup};
 use pagoda_linux::io::file_mapping::FileMapping;
-use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::content::Content;
 use super::tiobench::{BLOCK_BYTES, mib_s};
 use crate::kernel::own_name;
 use crate::load::data::PAGE_BYTES;
 use crate::measure::process::{self, Cancel};
-use crate::measure::stats::{Measured, middle};
+use crate::measure::stats::middle;
 use crate::worker;
 
 /// A disk that takes longer for the file is broken.
@@ -42,18 +42,9 @@ pub struct StreamArgs {
     join: Option<PathBuf>,
 }
 
-/// How long it took.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Streamed {
-    seconds: f64,
-}
-
-/// The worker: reads all of it once, upwards, and checks every byte.
-pub fn stream(args: &StreamArgs) -> anyhow::Result<Streamed> {
-    if let Some(procs) = &args.join {
-        fs::write(procs, std::process::id().to_string())
-            .with_context(|| format!("joining the memory group by {}", procs.display()))?;
-    }
+/// The worker: reads all of it once, upwards, and checks every byte. Gives the seconds it took.
+pub fn stream(args: &StreamArgs) -> anyhow::Result<f64> {
+    worker::join(args.join.as_deref())?;
     let content = Content::new(args.pages);
     let file = File::open(&args.path).with_context(|| format!("opening {}", args.path.display()))?;
     let len = args.pages * PAGE_BYTES;
@@ -69,18 +60,7 @@ pub fn stream(args: &StreamArgs) -> anyhow::Result<Streamed> {
         mapping.read_at(offset, block);
         content.check(offset / PAGE_BYTES, block)?;
     }
-    Ok(Streamed { seconds: start.elapsed().as_secs_f64() })
-}
-
-/// What the kernel did.
-#[derive(Default, Serialize)]
-pub struct KernelMmap {
-    pub seq_read_mib_s: Option<Measured>,
-    /// The same after MADV_SEQUENTIAL.
-    pub seq_read_advised_mib_s: Option<Measured>,
-    /// Why there is nothing.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
+    Ok(start.elapsed().as_secs_f64())
 }
 
 /// The kernel as one side of rounds.
@@ -90,9 +70,9 @@ pub struct Side<'a> {
     path: &'a Path,
     content: &'a Content,
     memory: Bytes,
-    /// Rates by rounds.
-    plain: Vec<f64>,
-    advised: Vec<f64>,
+    /// Rates by rounds that count, and those after MADV_SEQUENTIAL.
+    pub plain: Vec<f64>,
+    pub advised: Vec<f64>,
     /// Why it takes no part, or no longer.
     reason: Option<String>,
 }
@@ -121,7 +101,8 @@ impl<'a> Side<'a> {
             rates[usize::from(advised)] = self.stream(program, &group, advised, cancel)?;
         }
         if counts {
-            self.note(rates[0], rates[1]);
+            self.plain.push(rates[0]);
+            self.advised.push(rates[1]);
         }
         Ok(())
     }
@@ -139,34 +120,18 @@ impl<'a> Side<'a> {
         let options = options.into_iter().chain(advised.then_some("--advised")).map(str::to_owned);
         let command: Vec<String> = worker::words(program, "file-stream").into_iter().chain(options).collect();
         let finished = process::run(&command, LIMIT, cancel, || ()).context("streaming by mmap")?;
-        let Streamed { seconds } =
-            serde_json::from_str(&finished.output).context("what the worker printed")?;
-        Ok(mib_s(self.content.pages() * PAGE_BYTES, seconds))
-    }
-
-    /// The rates of a round.
-    pub fn note(&mut self, plain: f64, advised: f64) {
-        self.plain.push(plain);
-        self.advised.push(advised);
-    }
-
-    /// Of the rounds that count.
-    pub fn plain(&self) -> &[f64] {
-        &self.plain
-    }
-
-    /// The same after MADV_SEQUENTIAL.
-    pub fn advised(&self) -> &[f64] {
-        &self.advised
+        Ok(mib_s(self.content.pages() * PAGE_BYTES, finished.printed()?))
     }
 
     /// What it did.
-    pub fn finish(self) -> KernelMmap {
-        KernelMmap {
-            seq_read_mib_s: middle(&self.plain),
-            seq_read_advised_mib_s: middle(&self.advised),
-            reason: self.reason,
+    pub fn finish(self) -> Value {
+        let mut figures = json!({
+            "seq_read_mib_s": middle(&self.plain), "seq_read_advised_mib_s": middle(&self.advised),
+        });
+        if let Some(reason) = self.reason {
+            figures["reason"] = reason.into();
         }
+        figures
     }
 }
 
@@ -178,6 +143,8 @@ fn group(memory: Bytes) -> anyhow::Result<MemoryGroup> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -187,7 +154,7 @@ mod tests {
         content.make(file.path()).expect("room");
         let args = |advised| StreamArgs { path: file.path().to_owned(), pages: 40, advised, join: None };
         for advised in [false, true] {
-            assert!(stream(&args(advised)).expect("as it was made").seconds > 0.0);
+            assert!(stream(&args(advised)).expect("as it was made") > 0.0);
         }
         let mut bytes = fs::read(file.path()).expect("it is there");
         bytes[39 * PAGE_BYTES + 5] ^= 1;

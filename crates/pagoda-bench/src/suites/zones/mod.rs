@@ -9,7 +9,7 @@
 mod content;
 mod engine;
 pub mod kernel_mmap;
-mod table;
+pub mod table;
 mod tiobench;
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use std::sync::{Barrier, Mutex};
 use std::thread;
 use std::time::Instant;
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use clap::Args;
 use indicatif::ProgressBar;
 use pagoda_core::budget::watermark::{HANDLERS_MAX, Watermarks};
@@ -28,12 +28,12 @@ use pagoda_core::size::Bytes;
 use pagoda_core::zone::cache::{FrameCache, cache_frames};
 use pagoda_core::zone::cases::{Case, LOCAL_ZONES};
 use pagoda_core::zone::{Counters, Grant, Shortage, Zone, ZonePolicy, Zones};
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::command;
-use crate::measure::machine::Machine;
 use crate::measure::process::Cancel;
-use crate::measure::stats::{Measured, middle, round};
+use crate::measure::stats::{middle, round};
+use crate::report::json::report;
 
 pub use tiobench::PUBLISHED;
 
@@ -97,51 +97,6 @@ pub struct ZonesArgs {
     threads: Vec<u8>,
 }
 
-/// All that was found out.
-#[derive(Serialize)]
-struct Report {
-    bench: &'static str,
-    /// By the names of case and policy.
-    cases: BTreeMap<&'static str, BTreeMap<&'static str, Counts>>,
-    /// How far the worst zone's part of the allocations is from its ideal, in percent of that.
-    share_error_percent: f64,
-    /// What the threads got of each zone.
-    share_allocations: [u64; LOCAL_ZONES],
-    share_threads: u32,
-    cache_frames: u32,
-    alloc_ns: Costs,
-    /// In a real engine, by the policies' names; nothing where this machine has no userfaultfd with UFFDIO_MOVE.
-    engine: BTreeMap<&'static str, engine::Outcome>,
-    /// Files, in a real engine and by the kernel.
-    #[serde(flatten)]
-    streams: tiobench::Streams,
-    pairs: usize,
-    quick: bool,
-    machine: Machine,
-}
-
-/// What happened in one case under one policy.
-#[derive(Serialize)]
-struct Counts {
-    resets: u64,
-    scans: u64,
-    zone_visits: u64,
-    skips: u64,
-    /// Frames by local zone.
-    shares: [u64; LOCAL_ZONES],
-    spills: u64,
-    wake_ups: u64,
-}
-
-/// Nanoseconds of one allocation by one thread, fair, no pressure.
-#[derive(Serialize)]
-struct Costs {
-    /// Through a cache; its refills are included.
-    warm: Measured,
-    /// Without one: a lock and a pass over the zones each.
-    cold: Measured,
-}
-
 /// Runs `pagoda bench zones`.
 pub fn run(args: &ZonesArgs) -> anyhow::Result<ExitCode> {
     let pairs = args.pairs.map_or(if args.quick { 1 } else { 3 }, usize::from);
@@ -157,9 +112,9 @@ pub fn run(args: &ZonesArgs) -> anyhow::Result<ExitCode> {
     let progress = command::progress(3 + pairs as u64 + plan.runs() as u64, "run")?;
     let allocations = if args.quick { 1 << 20 } else { 1 << 24 };
     let cancel = Cancel::on_signals()?;
-    let report = Report::measure(pairs, args.quick, allocations, &plan, &progress, &cancel)?;
+    let report = measure(pairs, args.quick, allocations, &plan, &progress, &cancel)?;
     progress.finish_and_clear();
-    command::print(&report, args.json, Report::table)?;
+    command::print(&report, args.json);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -173,12 +128,15 @@ fn engines(passes: u32) -> anyhow::Result<BTreeMap<&'static str, engine::Outcome
 }
 
 /// Every policy's counts in one case.
-fn counts(case: Case) -> BTreeMap<&'static str, Counts> {
+fn counts(case: Case) -> BTreeMap<&'static str, Value> {
     let of = |policy| {
         let Counters { allocated_frames, resets, scans, zone_visits, skips, spilled_frames, wake_ups } =
             case.run(policy);
-        let shares = std::array::from_fn(|zone| allocated_frames[zone]);
-        Counts { resets, scans, zone_visits, skips, shares, spills: spilled_frames, wake_ups }
+        let shares: [u64; LOCAL_ZONES] = std::array::from_fn(|zone| allocated_frames[zone]);
+        json!({
+            "resets": resets, "scans": scans, "zone_visits": zone_visits, "skips": skips,
+            "shares": shares, "spills": spilled_frames, "wake_ups": wake_ups,
+        })
     };
     ZonePolicy::ALL.map(|policy| (policy.name(), of(policy))).into()
 }
@@ -239,7 +197,7 @@ fn costs(
     pairs: usize,
     allocations: u32,
     progress: &ProgressBar,
-) -> anyhow::Result<Costs> {
+) -> anyhow::Result<Value> {
     let (mut warm, mut cold) = (Vec::new(), Vec::new());
     for pair in 0..=pairs {
         let cache = FrameCache::default();
@@ -253,8 +211,7 @@ fn costs(
         }
         progress.inc(1);
     }
-    let of = |times: &[f64]| middle(times).context("no pair was timed");
-    Ok(Costs { warm: of(&warm)?, cold: of(&cold)? })
+    Ok(json!({ "warm": middle(&warm), "cold": middle(&cold) }))
 }
 
 /// What one of `allocations` takes.
@@ -273,40 +230,34 @@ fn time_ns<T>(
     Ok(start.elapsed().as_nanos() as f64 / f64::from(allocations))
 }
 
-impl Report {
-    fn measure(
-        pairs: usize,
-        quick: bool,
-        allocations: u32,
-        plan: &tiobench::Plan,
-        progress: &ProgressBar,
-        cancel: &Cancel,
-    ) -> anyhow::Result<Self> {
-        progress.set_message("shares");
-        let local = local_zones()?;
-        let most = cache_frames(&local, HANDLERS_MAX);
-        let got = shares(&local, most)?;
-        progress.inc(1);
-        progress.set_message("engine");
-        let engine = engines(if quick { 1 } else { 3 })?;
-        progress.inc(1);
-        let streams = tiobench::Streams::measure(plan, progress, cancel)?;
-        progress.set_message("costs");
-        Ok(Self {
-            engine,
-            streams,
-            bench: "zones",
-            cases: Case::ALL.map(|case| (case.name(), counts(case))).into(),
-            share_error_percent: round(share_error_percent(&local, &got)),
-            share_allocations: got,
-            share_threads: HANDLERS_MAX,
-            cache_frames: most,
-            alloc_ns: costs(&local, most, pairs, allocations, progress)?,
-            pairs,
-            quick,
-            machine: Machine::this(),
-        })
-    }
+/// The report of all that is measured.
+fn measure(
+    pairs: usize,
+    quick: bool,
+    allocations: u32,
+    plan: &tiobench::Plan,
+    progress: &ProgressBar,
+    cancel: &Cancel,
+) -> anyhow::Result<Value> {
+    progress.set_message("shares");
+    let local = local_zones()?;
+    let most = cache_frames(&local, HANDLERS_MAX);
+    let got = shares(&local, most)?;
+    progress.inc(1);
+    progress.set_message("engine");
+    let engine = engines(if quick { 1 } else { 3 })?;
+    progress.inc(1);
+    let mut figures = tiobench::measure(plan, progress, cancel)?;
+    progress.set_message("costs");
+    figures["engine"] = json!(engine);
+    figures["cases"] = json!(BTreeMap::from(Case::ALL.map(|case| (case.name(), counts(case)))));
+    figures["share_error_percent"] = round(share_error_percent(&local, &got)).into();
+    figures["share_allocations"] = json!(got);
+    figures["share_threads"] = HANDLERS_MAX.into();
+    figures["cache_frames"] = most.into();
+    figures["alloc_ns"] = costs(&local, most, pairs, allocations, progress)?;
+    figures["pairs"] = pairs.into();
+    Ok(report("zones", quick, figures))
 }
 
 #[cfg(test)]
@@ -315,18 +266,18 @@ mod tests {
 
     use super::*;
 
-    fn report() -> Report {
+    #[test]
+    fn counts_shares_and_streams_have_the_documented_shape() {
         // This program is the test's, which is no worker: there is nothing of the kernel.
         let plan = tiobench::Plan::tiny();
-        Report::measure(1, true, 1000, &plan, &ProgressBar::hidden(), &Cancel::default())
-            .expect("no pressure")
+        let json = measure(1, true, 1000, &plan, &ProgressBar::hidden(), &Cancel::default());
+        let json = json.expect("no pressure");
+        check_counts(&json);
+        check_streams(&json);
     }
 
-    #[test]
-    fn json_has_the_documented_shape_and_the_reference_counts() {
-        let json = crate::report::json::json(&report()).expect("json");
-        assert_eq!(json["bench"], "zones");
-        crate::report::keys::expect_told("zones", KEYS, &json);
+    fn check_counts(json: &Value) {
+        crate::report::keys::expect_told("zones", KEYS, json);
         let count = |case: &str, policy: &str, key: &str| json["cases"][case][policy][key].clone();
         for (policy, resets, scans) in
             [("fair", 0, 1000), ("reset-on-failure", 1000, 2000), ("first-version", 0, 2000)]
@@ -352,13 +303,19 @@ mod tests {
             );
         }
         assert!(json["alloc_ns"]["warm"].is_f64() && json["alloc_ns"]["cold"].is_f64());
+        let shares = json["share_allocations"].as_array().expect("two zones");
+        let shares: Vec<u64> = shares.iter().filter_map(Value::as_u64).collect();
+        assert_eq!(shares.iter().sum::<u64>(), u64::from(SHARED_ALLOCATIONS));
+        assert!(json["share_error_percent"].as_f64().is_some_and(|error| error <= 1.0), "{shares:?}");
+        let table = table::table(json);
+        assert!(
+            table.contains(&format!("{}:{}", shares[0], shares[1])) && table.contains("7900:100"),
+            "{table}"
+        );
     }
 
-    #[test]
-    fn streams_have_the_documented_shape() {
-        let report = report();
-        let json = crate::report::json::json(&report).expect("json");
-        if let Some(reason) = &report.streams.tiobench_reason {
+    fn check_streams(json: &Value) {
+        if let Some(reason) = json["tiobench_reason"].as_str() {
             return skip("streams over a file", reason);
         }
         assert_eq!(json["file_bytes"], 32 << 20, "twice the memory");
@@ -395,18 +352,8 @@ mod tests {
         assert!(json["cached_reread_mib_s"].as_f64().is_some_and(|rate| rate > 0.0));
         assert!(json["kernel_mmap"]["seq_read_mib_s"].is_null() && json["kernel_mmap"]["reason"].is_string());
         assert!(json["ratio_vs_mmap"].is_null());
-        let table = report.table();
+        let table = table::table(json);
         assert!(table.contains("| seq_read   |       1 |") && table.contains("1.105"), "{table}");
-    }
-
-    #[test]
-    fn shares_are_within_one_percent_and_the_table_tells_them() {
-        let report = report();
-        assert_eq!(report.share_allocations.iter().sum::<u64>(), u64::from(SHARED_ALLOCATIONS));
-        assert!(report.share_error_percent <= 1.0, "{:?}", report.share_allocations);
-        let [first, second] = report.share_allocations;
-        let table = report.table();
-        assert!(table.contains(&format!("{first}:{second}")) && table.contains("7900:100"), "{table}");
     }
 
     #[test]

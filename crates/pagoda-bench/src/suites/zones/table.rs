@@ -1,126 +1,99 @@
 //! The figures for people. Pure.
 
-use pagoda_core::size::Bytes;
 use pagoda_core::zone::ZonePolicy;
+use serde_json::Value;
 
-use super::tiobench::Streams;
-use super::{Costs, Report};
-use crate::measure::stats::Measured;
-use crate::report::table::{number, text_table};
+use crate::report::table::{Column, fill, grid, members, table as text_table};
 
-impl Report {
-    /// For people.
-    pub fn table(&self) -> String {
-        let mut table = text_table(
-            ["case", "policy", "resets", "scans", "visits", "skips", "shares", "spills", "wake-ups"],
-            2..,
-        );
-        for (case, policies) in &self.cases {
-            for name in ZonePolicy::ALL.map(ZonePolicy::name) {
-                let counts = &policies[name];
-                let [first, second] = counts.shares;
-                table.add_row([
-                    (*case).to_owned(),
-                    name.to_owned(),
-                    counts.resets.to_string(),
-                    counts.scans.to_string(),
-                    counts.zone_visits.to_string(),
-                    counts.skips.to_string(),
-                    format!("{first}:{second}"),
-                    counts.spills.to_string(),
-                    counts.wake_ups.to_string(),
-                ]);
-            }
-        }
-        let mut engines = text_table(
-            ["engine", "shares %", "error %", "resets", "shortages", "frames", "age ratio", "MB/s"],
-            1..,
-        );
-        for (policy, outcome) in &self.engine {
-            let [first, second] = outcome.shares_percent;
-            engines.add_row([
-                (*policy).to_owned(),
-                format!("{first:.1}:{second:.1}"),
-                format!("{:.2}", outcome.share_error_percent),
-                outcome.resets.to_string(),
-                outcome.shortages.to_string(),
-                outcome.frames.to_string(),
-                format!("{:.2}", outcome.age_ratio),
-                format!("{:.0}", outcome.mb_s),
-            ]);
-        }
-        let Self { share_error_percent, share_threads, cache_frames, alloc_ns, pairs, .. } = self;
-        let [first, second] = self.share_allocations;
-        let Costs { warm, cold } = alloc_ns;
-        let range = |Measured { least, most, .. }: &Measured| format!("{least:.1}-{most:.1}");
-        format!(
-            "{}\n\n{table}\n\n{engines}\n\n{}\n\
-             fair, 3:1, {share_threads} threads with caches of {cache_frames} frames: {first}:{second}, \
-             {share_error_percent} % from its share at most\n\
-             an allocation: {warm:.1} ns ({}) with a cache, {cold:.1} ns ({}) without; \
-             median of {pairs} pairs (least-greatest)\n",
-            self.machine,
-            self.streams.table(),
-            range(warm),
-            range(cold),
-        )
-    }
+const CASES: [Column; 7] = [
+    ("resets", "{resets}"),
+    ("scans", "{scans}"),
+    ("visits", "{zone_visits}"),
+    ("skips", "{skips}"),
+    ("shares", "{shares/0}:{shares/1}"),
+    ("spills", "{spills}"),
+    ("wake-ups", "{wake_ups}"),
+];
+
+const ENGINES: [Column; 7] = [
+    ("shares %", "{shares_percent/0:1}:{shares_percent/1:1}"),
+    ("error %", "{share_error_percent:2}"),
+    ("resets", "{resets}"),
+    ("shortages", "{shortages}"),
+    ("frames", "{frames}"),
+    ("age ratio", "{age_ratio:2}"),
+    ("MB/s", "{mb_s:0}"),
+];
+
+const READS: [&str; 6] = [
+    "{allocs_by_zone/0}:{allocs_by_zone/1}",
+    "{resets}",
+    "{shortages}",
+    "{evicted_before_use}",
+    "{read_twice_mib:1}",
+    "{age_ratio:2}",
+];
+
+const BELOW: &str = "\
+fair, 3:1, {share_threads} threads with caches of {cache_frames} frames: {share_allocations/0}:{share_allocations/1}, \
+{share_error_percent} % from its share at most
+an allocation: {alloc_ns/warm:1} ns ({alloc_ns/warm_least:1}-{alloc_ns/warm_most:1}) with a cache, \
+{alloc_ns/cold:1} ns ({alloc_ns/cold_least:1}-{alloc_ns/cold_most:1}) without; median of {pairs} pairs (least-greatest)
+";
+
+const FILE: &str = "a file of {file_bytes:b} over zones of {zones_bytes/0:b} and {zones_bytes/1:b}; what is cached is read again at \
+{cached_reread_mib_s:0} MiB/s";
+
+const MMAP: &str = "the kernel's mmap in a memory group of the same size: {kernel_mmap/seq_read_mib_s:0} MiB/s \
+({kernel_mmap/seq_read_advised_mib_s:0} with MADV_SEQUENTIAL); fair over it: {ratio_vs_mmap:2} ({ratio_vs_mmap_advised:2})";
+
+/// For people.
+pub fn table(report: &Value) -> String {
+    let policies = ZonePolicy::ALL.map(ZonePolicy::name);
+    let cases = members(report, "/cases").flat_map(|(case, figures)| {
+        policies.map(|policy| ([case.clone(), policy.to_owned()], &figures[policy]))
+    });
+    let cases = text_table(["case", "policy"], &CASES, cases);
+    let engines = members(report, "/engine").map(|(policy, outcome)| ([policy.clone()], outcome));
+    let engines = text_table(["engine"], &ENGINES, engines);
+    format!("\n{cases}\n\n{engines}\n\n{}\n{}", streams(report), fill(BELOW, report))
 }
 
-impl Streams {
-    fn table(&self) -> String {
-        if let Some(reason) = &self.tiobench_reason {
-            return format!("no streams over a file: {reason}\n");
-        }
-        let names = ZonePolicy::ALL.map(ZonePolicy::name);
-        let header = ["MiB/s", "threads"].into_iter().chain(names).chain(["fair/reset", "published"]);
-        let mut rates = text_table(header.collect::<Vec<_>>(), 1..);
-        let counted =
-            ["seq_read", "threads", "frames", "resets", "shortages", "unused", "read twice MiB", "age ratio"];
-        let mut counts = text_table(counted, 1..);
-        for (pattern, rows) in &self.tiobench {
-            let mut rows: Vec<_> = rows.iter().collect();
-            rows.sort_by_key(|(threads, _)| threads.len());
-            for (threads, row) in rows {
-                let mut cells = vec![(*pattern).to_owned(), threads.clone()];
-                cells.extend(names.map(|name| format!("{:.0}", row.policies[name].mib_s)));
-                cells.push(format!("{:.3}", row.ratio_fair_vs_reset));
-                cells.push(number(row.published_ratio, 3));
-                rates.add_row(cells);
-                for name in names.into_iter().filter(|_| *pattern == "seq_read") {
-                    let cell = &row.policies[name];
-                    let [first, second] = cell.allocs_by_zone;
-                    counts.add_row([
-                        name.to_owned(),
-                        threads.clone(),
-                        format!("{first}:{second}"),
-                        cell.resets.to_string(),
-                        cell.shortages.to_string(),
-                        cell.evicted_before_use.to_string(),
-                        format!("{:.1}", cell.bytes_read_twice as f64 / f64::from(1 << 20)),
-                        number(cell.age_ratio, 2),
-                    ]);
-                }
+fn streams(report: &Value) -> String {
+    if report.get("tiobench_reason").is_some() {
+        return fill("no streams over a file: {tiobench_reason}\n", report);
+    }
+    let names = ZonePolicy::ALL.map(ZonePolicy::name);
+    let (mut rates, mut counts) = (Vec::new(), Vec::new());
+    for (pattern, rows) in members(report, "/tiobench") {
+        let mut rows: Vec<_> = members(rows, "").collect();
+        rows.sort_by_key(|(threads, _)| threads.len());
+        for (threads, row) in rows {
+            let mut cells = vec![pattern.clone(), threads.clone()];
+            cells.extend(names.map(|name| fill("{mib_s:0}", &row[name])));
+            cells.push(fill("{ratio_fair_vs_reset:3}", row));
+            cells.push(if row["published_ratio"].is_null() {
+                "-".to_owned()
+            } else {
+                fill("{published_ratio:3}", row)
+            });
+            rates.push(cells);
+            for name in names.into_iter().filter(|_| pattern == "seq_read") {
+                let mut figures = row[name].clone();
+                let bytes = figures["bytes_read_twice"].as_f64().unwrap_or(0.0);
+                figures["read_twice_mib"] = (bytes / f64::from(1 << 20)).into();
+                let cells = READS.map(|cell| fill(cell, &figures));
+                counts.push([name.to_owned(), threads.clone()].into_iter().chain(cells).collect());
             }
         }
-        let of_kernel = self.kernel_mmap.reason.as_ref().map_or_else(
-            || {
-                format!(
-                    "the kernel's mmap in a memory group of the same size: {} MiB/s ({} with MADV_SEQUENTIAL); fair over it: {} ({})",
-                    number(self.kernel_mmap.seq_read_mib_s, 0),
-                    number(self.kernel_mmap.seq_read_advised_mib_s, 0),
-                    number(self.ratio_vs_mmap, 2),
-                    number(self.ratio_vs_mmap_advised, 2),
-                )
-            },
-            |reason| format!("nothing of the kernel's mmap: {reason}"),
-        );
-        format!(
-            "a file of {} over zones of {} and {}; what is cached is read again at {} MiB/s\n{of_kernel}\n\n{rates}\n\n{counts}\n",
-            Bytes::new(self.file_bytes as u64),
-            Bytes::new(self.zones_bytes[0]),
-            Bytes::new(self.zones_bytes[1]),
-            number(self.cached_reread_mib_s, 0),
-        )
     }
+    let header = ["MiB/s", "threads"].into_iter().chain(names).chain(["fair/reset", "published"]);
+    let rates = grid(header, 1.., rates);
+    let header =
+        ["seq_read", "threads", "frames", "resets", "shortages", "unused", "read twice MiB", "age ratio"];
+    let counts = grid(header, 1.., counts);
+    let is_missing = report["kernel_mmap"].get("reason").is_some();
+    let of_kernel =
+        fill(if is_missing { "nothing of the kernel's mmap: {kernel_mmap/reason}" } else { MMAP }, report);
+    format!("{}\n{of_kernel}\n\n{rates}\n\n{counts}\n", fill(FILE, report))
 }

@@ -17,9 +17,10 @@ use indicatif::ProgressBar;
 use pagoda::frames::zones::{Place, ZoneStats, age_ratio};
 use pagoda::{Bytes, FileRegion, Manager, ZonePolicy};
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::content::Content;
-use super::kernel_mmap::{self, KernelMmap};
+use super::kernel_mmap;
 use crate::load::data::{PAGE_BYTES, Random};
 use crate::measure::process::Cancel;
 use crate::measure::scratch::Scratch;
@@ -135,40 +136,6 @@ impl Pattern {
     }
 }
 
-/// Everything that was found out here.
-#[derive(Serialize)]
-pub struct Streams {
-    /// By pattern, and by threads; nothing where no file can be mapped here.
-    pub tiobench: BTreeMap<&'static str, BTreeMap<String, Row>>,
-    /// Why there is nothing.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tiobench_reason: Option<String>,
-    pub kernel_mmap: KernelMmap,
-    /// Of one thread that reads upwards, fair, over the kernel's; and over what it does if it is told. Medians over rounds, in
-    /// each of which both ran.
-    pub ratio_vs_mmap: Option<Measured>,
-    pub ratio_vs_mmap_advised: Option<Measured>,
-    /// A part of the file that is in memory, read again.
-    pub cached_reread_mib_s: Option<f64>,
-    pub zones_bytes: [u64; 2],
-    pub file_bytes: usize,
-    block_bytes: usize,
-    touches: usize,
-    rounds: usize,
-}
-
-/// The policies side by side.
-#[derive(Serialize)]
-pub struct Row {
-    #[serde(flatten)]
-    pub policies: BTreeMap<&'static str, Cell>,
-    /// The median over rounds, in each of which both ran.
-    pub ratio_fair_vs_reset: Measured,
-    /// Of streaming reads.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub published_ratio: Option<f64>,
-}
-
 /// What one policy did: all of it of the run whose rate is in the middle.
 #[derive(Clone, Serialize)]
 pub struct Cell {
@@ -191,91 +158,86 @@ pub fn mib_s(bytes: usize, seconds: f64) -> f64 {
     bytes as f64 / f64::from(1 << 20) / seconds
 }
 
-impl Streams {
-    fn empty(plan: &Plan) -> Self {
-        Self {
-            tiobench: BTreeMap::new(),
-            tiobench_reason: None,
-            kernel_mmap: KernelMmap::default(),
-            ratio_vs_mmap: None,
-            ratio_vs_mmap_advised: None,
-            cached_reread_mib_s: None,
-            zones_bytes: plan.zones.map(Bytes::get),
-            file_bytes: plan.file_bytes(),
-            block_bytes: BLOCK_BYTES,
-            touches: plan.touches,
-            rounds: plan.rounds,
+/// Runs all of it. The figures are by pattern and by threads; there are none where no file can be
+/// mapped here.
+pub fn measure(plan: &Plan, progress: &ProgressBar, cancel: &Cancel) -> anyhow::Result<Value> {
+    let mut figures = json!({
+        "tiobench": {},
+        "kernel_mmap": { "seq_read_mib_s": null, "seq_read_advised_mib_s": null },
+        "ratio_vs_mmap": null,
+        "ratio_vs_mmap_advised": null,
+        "cached_reread_mib_s": null,
+        "zones_bytes": plan.zones.map(Bytes::get),
+        "file_bytes": plan.file_bytes(),
+        "block_bytes": BLOCK_BYTES,
+        "touches": plan.touches,
+        "rounds": plan.rounds,
+    });
+    if !pagoda::userfaultfd_allows_managers() {
+        figures["tiobench_reason"] = "this machine offers no userfaultfd with UFFDIO_MOVE".into();
+        return Ok(figures);
+    }
+    let scratch = Scratch::new()?;
+    let path = scratch.file("stream");
+    let content = Content::new(plan.file_bytes() / PAGE_BYTES);
+    content.make(&path)?;
+    if let Err(error) = manager(plan, ZonePolicy::Fair)?.map_file(&path).map() {
+        figures["tiobench_reason"] = error.to_string().into();
+        return Ok(figures);
+    }
+    let turn = Counter::new(0);
+    let bench = Bench { plan, path: &path, content: &content, turn, progress, cancel };
+    let mut alone = None;
+    if plan.has_kernel() {
+        // First: as long as the file is as it was made, which is what the kernel's side compares with.
+        let mut kernel = kernel_mmap::Side::new(plan.program.as_deref(), &path, &content, plan.memory());
+        let rounds = bench.runs(Pattern::SeqRead, 1, Some(&mut kernel))?;
+        note_kernel(&mut figures, kernel, &rounds[ZonePolicy::Fair.name()]);
+        alone = Some(row(Pattern::SeqRead, 1, rounds)?);
+    } else {
+        figures["kernel_mmap"]["reason"] = "one thread that reads upwards was left out".into();
+    }
+    for threads in &plan.threads {
+        for &pattern in &plan.patterns {
+            let is_alone = pattern == Pattern::SeqRead && *threads == 1;
+            let row = match alone.take_if(|_| is_alone) {
+                Some(row) => row,
+                None => row(pattern, *threads, bench.runs(pattern, *threads, None)?)?,
+            };
+            figures["tiobench"][pattern.name()][threads.to_string()] = row;
         }
     }
-
-    /// Runs all of it.
-    pub fn measure(plan: &Plan, progress: &ProgressBar, cancel: &Cancel) -> anyhow::Result<Self> {
-        let mut streams = Self::empty(plan);
-        if !pagoda::userfaultfd_allows_managers() {
-            streams.tiobench_reason = Some("this machine offers no userfaultfd with UFFDIO_MOVE".to_owned());
-            return Ok(streams);
-        }
-        let scratch = Scratch::new()?;
-        let path = scratch.file("stream");
-        let content = Content::new(plan.file_bytes() / PAGE_BYTES);
-        content.make(&path)?;
-        if let Err(error) = manager(plan, ZonePolicy::Fair)?.map_file(&path).map() {
-            streams.tiobench_reason = Some(error.to_string());
-            return Ok(streams);
-        }
-        let turn = Counter::new(0);
-        let bench = Bench { plan, path: &path, content: &content, turn, progress, cancel };
-        let mut alone = None;
-        if plan.has_kernel() {
-            // First: as long as the file is as it was made, which is what the kernel's side compares with.
-            let mut kernel = kernel_mmap::Side::new(plan.program.as_deref(), &path, &content, plan.memory());
-            let rounds = bench.runs(Pattern::SeqRead, 1, Some(&mut kernel))?;
-            streams.note_kernel(kernel, &rounds[ZonePolicy::Fair.name()]);
-            alone = Some(Row::of(Pattern::SeqRead, 1, rounds)?);
-        } else {
-            streams.kernel_mmap.reason = Some("one thread that reads upwards was left out".to_owned());
-        }
-        for threads in &plan.threads {
-            for &pattern in &plan.patterns {
-                let is_alone = pattern == Pattern::SeqRead && *threads == 1;
-                let row = match alone.take_if(|_| is_alone) {
-                    Some(row) => row,
-                    None => Row::of(pattern, *threads, bench.runs(pattern, *threads, None)?)?,
-                };
-                streams.tiobench.entry(pattern.name()).or_default().insert(threads.to_string(), row);
-            }
-        }
-        streams.cached_reread_mib_s = Some(round(bench.read_again()?));
-        content.check_file(&path).context("the file after all runs")?;
-        Ok(streams)
-    }
-
-    /// What the kernel did, and `fair` over it.
-    fn note_kernel(&mut self, kernel: kernel_mmap::Side, fair: &[Cell]) {
-        let over = |kernel: &[f64]| {
-            let ratios: Vec<f64> =
-                fair.iter().zip(kernel).map(|(fair, rate)| fair.mib_s.median / rate).collect();
-            middle_of_values(&ratios)
-        };
-        self.ratio_vs_mmap = over(kernel.plain());
-        self.ratio_vs_mmap_advised = over(kernel.advised());
-        self.kernel_mmap = kernel.finish();
-    }
+    figures["cached_reread_mib_s"] = round(bench.read_again()?).into();
+    content.check_file(&path).context("the file after all runs")?;
+    Ok(figures)
 }
 
-impl Row {
-    fn of(pattern: Pattern, threads: usize, runs: BTreeMap<&'static str, Vec<Cell>>) -> anyhow::Result<Self> {
-        let (fair, reset) = (&runs[ZonePolicy::Fair.name()], &runs[ZonePolicy::ResetOnFailure.name()]);
-        let ratios: Vec<f64> =
-            fair.iter().zip(reset).map(|(fair, reset)| fair.mib_s.median / reset.mib_s.median).collect();
-        let ratio = middle_of_values(&ratios).context("no round was run")?;
-        let published = PUBLISHED.iter().find(|(of, _)| *of == threads && pattern == Pattern::SeqRead);
-        Ok(Self {
-            ratio_fair_vs_reset: ratio,
-            published_ratio: published.map(|(_, ratio)| *ratio),
-            policies: runs.into_iter().filter_map(|(name, cells)| Some((name, middle(cells)?))).collect(),
-        })
+/// What the kernel did, and `fair` over it, by rounds in which both ran.
+fn note_kernel(figures: &mut Value, kernel: kernel_mmap::Side, fair: &[Cell]) {
+    let over = |kernel: &[f64]| {
+        let ratios: Vec<f64> = fair.iter().zip(kernel).map(|(fair, rate)| fair.mib_s.median / rate).collect();
+        middle_of_values(&ratios)
+    };
+    figures["ratio_vs_mmap"] = json!(over(&kernel.plain));
+    figures["ratio_vs_mmap_advised"] = json!(over(&kernel.advised));
+    figures["kernel_mmap"] = kernel.finish();
+}
+
+/// The policies side by side, and the ratio of two of them by rounds.
+fn row(pattern: Pattern, threads: usize, runs: BTreeMap<&'static str, Vec<Cell>>) -> anyhow::Result<Value> {
+    let (fair, reset) = (&runs[ZonePolicy::Fair.name()], &runs[ZonePolicy::ResetOnFailure.name()]);
+    let ratios: Vec<f64> =
+        fair.iter().zip(reset).map(|(fair, reset)| fair.mib_s.median / reset.mib_s.median).collect();
+    let ratio = middle_of_values(&ratios).context("no round was run")?;
+    let published = PUBLISHED.iter().find(|(of, _)| *of == threads && pattern == Pattern::SeqRead);
+    let cells: BTreeMap<_, _> =
+        runs.into_iter().filter_map(|(name, cells)| Some((name, middle(cells)?))).collect();
+    let mut row = json!(cells);
+    row["ratio_fair_vs_reset"] = json!(ratio);
+    if let Some((_, ratio)) = published {
+        row["published_ratio"] = json!(ratio);
     }
+    Ok(row)
 }
 
 /// The sides of a round, the kernel being none of the policies: in `turn` after turn each of them goes first.

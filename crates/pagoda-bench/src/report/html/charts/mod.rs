@@ -11,6 +11,7 @@ use serde_json::Value;
 pub use base_page::base_page;
 pub use migrate::migrate;
 
+use super::svg::Side::{Baseline, Kernel, Pagoda, Published};
 use super::svg::{Bar, Chart, Side};
 use crate::suites::zones::PUBLISHED;
 
@@ -26,6 +27,9 @@ fn number(json: &Value, path: &str) -> Option<f64> {
 fn spread(json: &Value, path: &str) -> Option<[f64; 2]> {
     Some([number(json, &format!("{path}_least"))?, number(json, &format!("{path}_most"))?])
 }
+
+/// A side of a chart: its label, and what stands for it in a path.
+type Named<'a> = (Side, &'a str, &'a str);
 
 /// Collects bars.
 struct Bars<'a> {
@@ -49,6 +53,12 @@ impl<'a> Bars<'a> {
         }
         self
     }
+    /// A figure for each of `sides`, whose label and name take the place of the `*` of both.
+    fn each(self, label: &str, path: &str, sides: &[Named]) -> Self {
+        sides.iter().fold(self, |bars, (side, named, name)| {
+            bars.figure(*side, label.replace('*', named), &path.replace('*', name))
+        })
+    }
     /// One count over another: of what has no spread.
     fn ratio_of_counts(mut self, side: Side, label: impl Into<String>, path: &str, over: &str) -> Self {
         if let (Some(value), Some(over)) = (number(self.json, path), number(self.json, over))
@@ -66,6 +76,11 @@ impl<'a> Bars<'a> {
 /// Of `pagoda bench budget`.
 pub fn budget(json: &Value) -> Vec<Chart> {
     const PATTERNS: [&str; 4] = ["fill", "sequential", "zipf", "random"];
+    const SIDES: [Named; 3] = [
+        (Kernel, "zram and swap", "kernel"),
+        (Pagoda, "Pagoda", "pagoda"),
+        (Pagoda, "faults in thread", "in_thread"),
+    ];
     let mut charts = Vec::new();
     for (setting, title) in [
         ("compressed", "Twice the budget, 3:1 data"),
@@ -73,25 +88,19 @@ pub fn budget(json: &Value) -> Vec<Chart> {
     ] {
         let (mut rates, mut faults) = (Bars::of(json), Bars::of(json));
         for pattern in PATTERNS {
-            let at = |key: &str| format!("/{setting}/{pattern}/{key}");
-            rates = rates
-                .figure(Side::Kernel, format!("{pattern}, zram and swap"), &at("kernel_gib_s"))
-                .figure(Side::Pagoda, format!("{pattern}, Pagoda"), &at("pagoda_gib_s"))
-                .figure(Side::Pagoda, format!("{pattern}, faults in thread"), &at("in_thread_gib_s"));
-            faults = faults
-                .figure(Side::Kernel, format!("{pattern}, zram and swap"), &at("kernel_fault_us/p99"))
-                .figure(Side::Pagoda, format!("{pattern}, Pagoda"), &at("pagoda_fault_us/p99"))
-                .figure(Side::Pagoda, format!("{pattern}, faults in thread"), &at("in_thread_fault_us/p99"));
+            let label = format!("{pattern}, *");
+            rates = rates.each(&label, &format!("/{setting}/{pattern}/*_gib_s"), &SIDES);
+            faults = faults.each(&label, &format!("/{setting}/{pattern}/*_fault_us/p99"), &SIDES);
         }
         charts.push(rates.chart(title, GIB_S));
         charts.push(faults.chart(format!("{title}: faults, p99"), "microseconds, less is better"));
     }
-    let mut programs = Bars::of(json).known(Side::Baseline, "native", 1.0);
+    let mut programs = Bars::of(json).known(Baseline, "native", 1.0);
     for group in ["programs", "churns"] {
         let outcomes = json.pointer(&format!("/no_pressure/{group}")).and_then(Value::as_object);
         for (name, outcome) in outcomes.into_iter().flatten() {
             if let Some(percent) = number(outcome, "/overhead_percent") {
-                let (side, spread) = (Side::Pagoda, spread(outcome, "/ratio"));
+                let (side, spread) = (Pagoda, spread(outcome, "/ratio"));
                 let label = if group == "churns" { format!("{name} churn") } else { name.clone() };
                 programs.bars.push(Bar { label, side, value: 1.0 + percent / 100.0, spread });
             }
@@ -105,26 +114,29 @@ pub fn budget(json: &Value) -> Vec<Chart> {
 pub fn tree(json: &Value) -> Vec<Chart> {
     const TREES: [(&str, &str); 4] =
         [("spawn_storm", "short processes"), ("build", "a build"), ("jvm", "a JVM"), ("node", "node")];
-    let mut ratios = Bars::of(json).known(Side::Baseline, "native", 1.0);
-    ratios = ratios.figure(Side::Pagoda, "a call of fork", "/fork_ms/ratio");
+    let mut ratios = Bars::of(json).known(Baseline, "native", 1.0);
+    ratios = ratios.figure(Pagoda, "a call of fork", "/fork_ms/ratio");
     let mut halves = Bars::of(json);
     for (key, name) in TREES {
-        ratios = ratios.figure(Side::Pagoda, name, &format!("/{key}/ratio"));
-        halves = halves
-            .figure(Side::Baseline, format!("{name}, native"), &format!("/{key}/native_s"))
-            .figure(Side::Pagoda, format!("{name}, in half"), &format!("/{key}/half_s"));
+        ratios = ratios.figure(Pagoda, name, &format!("/{key}/ratio"));
+        halves = halves.figure(Baseline, format!("{name}, native"), &format!("/{key}/native_s")).figure(
+            Pagoda,
+            format!("{name}, in half"),
+            &format!("/{key}/half_s"),
+        );
     }
-    let side = |key: &str| format!("/redis_bgsave/{key}");
-    let requests = Bars::of(json)
-        .figure(Side::Baseline, "native", &side("native_ops"))
-        .figure(Side::Kernel, "half the memory, zram", &side("kernel_ops"))
-        .figure(Side::Pagoda, "half the memory, Pagoda", &side("pagoda_ops"))
-        .figure(Side::Pagoda, "1.2 times the memory, Pagoda", &side("enough_ops"));
-    let waits = Bars::of(json)
-        .figure(Side::Baseline, "native", &side("native_p99_ms"))
-        .figure(Side::Kernel, "half the memory, zram", &side("kernel_p99_ms"))
-        .figure(Side::Pagoda, "half the memory, Pagoda", &side("p99_ms"))
-        .figure(Side::Pagoda, "1.2 times the memory, Pagoda", &side("enough_p99_ms"));
+    let redis = |names: [&str; 4]| {
+        let [native, kernel, half, enough] = names;
+        let sides = [
+            (Baseline, "native", native),
+            (Kernel, "half the memory, zram", kernel),
+            (Pagoda, "half the memory, Pagoda", half),
+            (Pagoda, "1.2 times the memory, Pagoda", enough),
+        ];
+        Bars::of(json).each("*", "/redis_bgsave/*", &sides)
+    };
+    let requests = redis(["native_ops", "kernel_ops", "pagoda_ops", "enough_ops"]);
+    let waits = redis(["native_p99_ms", "kernel_p99_ms", "p99_ms", "enough_p99_ms"]);
     vec![
         ratios.chart("Where memory suffices, 1.2 times the native peak", OVER_NATIVE),
         halves.chart("In half of the native peak", "seconds, less is better"),
@@ -139,16 +151,16 @@ pub fn programs(json: &Value) -> Vec<Chart> {
     let programs = json.pointer("/programs").and_then(Value::as_object);
     let of_part = |(part, title): (&str, &str)| {
         programs?.values().any(|figures| figures.get(part).is_some()).then_some(())?;
-        let mut bars = Bars::of(json).known(Side::Baseline, "native", 1.0);
+        let mut bars = Bars::of(json).known(Baseline, "native", 1.0);
         for (name, figures) in programs.into_iter().flatten() {
             let at = |key: &str| number(figures, &format!("/{part}/{key}"));
             let alive = figures.pointer(&format!("/{part}/kernel/end")).is_some_and(|end| end == "ok");
             let native = number(figures, "/native/s").filter(|_| alive);
             if let (Some(kernel), Some(native)) = (at("kernel/s"), native) {
-                bars = bars.known(Side::Kernel, format!("{name}, zram and swap"), kernel / native);
+                bars = bars.known(Kernel, format!("{name}, zram and swap"), kernel / native);
             }
             if let Some(ratio) = at("ratio_native") {
-                bars = bars.known(Side::Pagoda, format!("{name}, Pagoda"), ratio);
+                bars = bars.known(Pagoda, format!("{name}, Pagoda"), ratio);
             }
         }
         Some(bars.chart(format!("Programs in {title} of their native peak"), OVER_NATIVE))
@@ -158,31 +170,37 @@ pub fn programs(json: &Value) -> Vec<Chart> {
 
 /// Of `pagoda bench clear`.
 pub fn clear(json: &Value) -> Vec<Chart> {
+    const RATIOS: [Named; 5] = [
+        (Kernel, "the kernel's huge pages", "kernel_thp"),
+        (Pagoda, "converge (the published order)", "converge"),
+        (Pagoda, "reverse in each page", "reverse_in_page"),
+        (Pagoda, "neighbourhood", "neighbourhood"),
+        (Pagoda, "streaming", "streaming"),
+    ];
+    const FAULTS: [Named; 5] = [
+        (Kernel, "the kernel's huge page", "kernel_thp"),
+        (Pagoda, "a huge frame, cleared in the fault", "pagoda"),
+        (Pagoda, "a huge frame, cleared ahead", "pagoda_prezeroed"),
+        (Pagoda, "in thread, cleared in the fault", "in_thread"),
+        (Pagoda, "in thread, cleared ahead", "in_thread_prezeroed"),
+    ];
     let mut charts = Vec::new();
     let rows = json.pointer("/anon_w_seq").and_then(Value::as_array);
     for row in rows.into_iter().flatten() {
         let processes = row.pointer("/processes").and_then(Value::as_u64).unwrap_or(0);
         let bars = Bars::of(row)
-            .known(Side::Published, "converge, 72 processes, 36 cores", 1.283)
-            .known(Side::Baseline, "ascending", 1.0)
-            .figure(Side::Kernel, "the kernel's huge pages", "/ratio_kernel_thp_vs_ascending")
-            .figure(Side::Pagoda, "converge (the published order)", "/ratio_converge_vs_ascending")
-            .figure(Side::Pagoda, "reverse in each page", "/ratio_reverse_in_page_vs_ascending")
-            .figure(Side::Pagoda, "neighbourhood", "/ratio_neighbourhood_vs_ascending")
-            .figure(Side::Pagoda, "streaming", "/ratio_streaming_vs_ascending");
+            .known(Published, "converge, 72 processes, 36 cores", 1.283)
+            .known(Baseline, "ascending", 1.0)
+            .each("*", "/ratio_*_vs_ascending", &RATIOS);
         charts.push(bars.chart(
             format!("anon-w-seq, {processes} processes"),
             "rate over clearing from the beginning, more is better",
         ));
     }
     const ORDERS: [&str; 5] = ["ascending", "converge", "reverse-in-page", "neighbourhood", "streaming"];
-    let side = |order: &str| if order == "ascending" { Side::Baseline } else { Side::Pagoda };
+    let orders = ORDERS.map(|order| (if order == "ascending" { Baseline } else { Pagoda }, order, order));
     for (part, beside) in [("orders", "alone"), ("pressure", "beside a thrasher of the cache")] {
-        let of = |key: &str| {
-            ORDERS.iter().fold(Bars::of(json), |bars, order| {
-                bars.figure(side(order), *order, &format!("/{part}/{order}/{key}"))
-            })
-        };
+        let of = |key: &str| Bars::of(json).each("*", &format!("/{part}/*/{key}"), &orders);
         charts.push(of("first_touch_ns").chart(
             format!("First touch of the page that was waited for, {beside}"),
             "nanoseconds, less is better",
@@ -194,11 +212,7 @@ pub fn clear(json: &Value) -> Vec<Chart> {
     }
     charts.push(
         Bars::of(json)
-            .figure(Side::Kernel, "the kernel's huge page", "/fault/kernel_thp_us")
-            .figure(Side::Pagoda, "a huge frame, cleared in the fault", "/fault/pagoda_us")
-            .figure(Side::Pagoda, "a huge frame, cleared ahead", "/fault/pagoda_prezeroed_us")
-            .figure(Side::Pagoda, "in thread, cleared in the fault", "/fault/in_thread_us")
-            .figure(Side::Pagoda, "in thread, cleared ahead", "/fault/in_thread_prezeroed_us")
+            .each("*", "/fault/*_us", &FAULTS)
             .chart("From a touch to its return, 2 MiB", "microseconds, less is better"),
     );
     charts
@@ -206,53 +220,49 @@ pub fn clear(json: &Value) -> Vec<Chart> {
 
 /// Of `pagoda bench release`.
 pub fn release(json: &Value) -> Vec<Chart> {
-    const POLICIES: [(&str, Side); 4] = [
-        ("one-at-a-time", Side::Baseline),
-        ("runs", Side::Baseline),
-        ("background", Side::Pagoda),
-        ("workers", Side::Pagoda),
+    const POLICIES: [Named; 4] = [
+        (Baseline, "one-at-a-time", "one-at-a-time"),
+        (Baseline, "runs", "runs"),
+        (Pagoda, "background", "background"),
+        (Pagoda, "workers", "workers"),
+    ];
+    const RATIOS: [Named; 4] = [
+        (Pagoda, "in the background", "background"),
+        (Pagoda, "in the background, more workers", "workers"),
+        (Pagoda, "in the background, the start", "start_background"),
+        (Pagoda, "in the background, its work", "work_background"),
+    ];
+    const FETCHES: [Named; 6] = [
+        (Pagoda, "the first byte, p50", "first_us/p50"),
+        (Pagoda, "all of it, p50", "us/p50"),
+        (Pagoda, "all of it, p99", "us/p99"),
+        (Pagoda, "in thread, the first byte, p50", "first_in_thread_us/p50"),
+        (Pagoda, "in thread, all of it, p50", "in_thread_us/p50"),
+        (Pagoda, "in thread, all of it, p99", "in_thread_us/p99"),
     ];
     let ratios = Bars::of(json)
-        .known(Side::Published, "an application's start, 8 GB phone", 1204.0 / 1512.0)
-        .known(Side::Published, "a camera's preview, 8 GB phone", 205.0 / 352.0)
-        .known(Side::Baseline, "one at a time", 1.0)
-        .figure(Side::Pagoda, "in the background", "/ratios/starter_background_vs_one")
-        .figure(Side::Pagoda, "in the background, more workers", "/ratios/starter_workers_vs_one")
-        .figure(Side::Pagoda, "in the background, the start", "/ratios/starter_start_background_vs_one")
-        .figure(Side::Pagoda, "in the background, its work", "/ratios/starter_work_background_vs_one");
-    let of = |key: &str| {
-        POLICIES.iter().fold(Bars::of(json), |bars, (policy, side)| {
-            bars.figure(*side, *policy, &format!("/policies/{policy}/{key}"))
-        })
-    };
-    let fetches = Bars::of(json)
-        .figure(Side::Pagoda, "the first byte, p50", "/store/fetch_first_us/p50")
-        .figure(Side::Pagoda, "all of it, p50", "/store/fetch_us/p50")
-        .figure(Side::Pagoda, "all of it, p99", "/store/fetch_us/p99")
-        .figure(Side::Pagoda, "in thread, the first byte, p50", "/store/fetch_first_in_thread_us/p50")
-        .figure(Side::Pagoda, "in thread, all of it, p50", "/store/fetch_in_thread_us/p50")
-        .figure(Side::Pagoda, "in thread, all of it, p99", "/store/fetch_in_thread_us/p99");
+        .known(Published, "an application's start, 8 GB phone", 1204.0 / 1512.0)
+        .known(Published, "a camera's preview, 8 GB phone", 205.0 / 352.0)
+        .known(Baseline, "one at a time", 1.0)
+        .each("*", "/ratios/starter_*_vs_one", &RATIOS);
+    let of = |key: &str| Bars::of(json).each("*", &format!("/policies/*/{key}"), &POLICIES);
+    let fetches = Bars::of(json).each("*", "/store/fetch_*", &FETCHES);
     let mut aging = Bars::of(json);
     let shares = json.pointer("/aging/stored_percent").and_then(Value::as_array);
     for (at, percent) in shares.into_iter().flatten().enumerate() {
-        for (policy, side) in [("one-at-a-time", Side::Baseline), ("background", Side::Pagoda)] {
-            aging = aging.figure(
-                side,
-                format!("{percent}% stored, {policy}"),
-                &format!("/aging/close_ms/{policy}/{at}"),
-            );
-        }
+        let path = format!("/aging/close_ms/*/{at}");
+        aging = aging.each(&format!("{percent}% stored, *"), &path, &[POLICIES[0], POLICIES[2]]);
     }
     vec![
         ratios.chart("An owner that starts while others close", "time over one at a time, less is better"),
         of("starter_start_ms")
-            .figure(Side::Baseline, "nobody closes", "/starter_alone/start_ms")
+            .figure(Baseline, "nobody closes", "/starter_alone/start_ms")
             .chart("The start of an owner while others close", "milliseconds, less is better"),
         of("close_ms_p50")
-            .figure(Side::Baseline, "nothing was stored", "/never_stored/close_ms_p50")
-            .figure(Side::Kernel, "killed, as much in zram", "/kernel_zram/kill_ms")
-            .figure(Side::Kernel, "killed, nothing was swapped", "/kernel_zram/kill_never_swapped_ms")
-            .figure(Side::Pagoda, "killed under pagoda run", "/run_kill9_ms")
+            .figure(Baseline, "nothing was stored", "/never_stored/close_ms_p50")
+            .figure(Kernel, "killed, as much in zram", "/kernel_zram/kill_ms")
+            .figure(Kernel, "killed, nothing was swapped", "/kernel_zram/kill_never_swapped_ms")
+            .figure(Pagoda, "killed under pagoda run", "/run_kill9_ms")
             .chart("Closing an owner, or killing it", "milliseconds, less is better"),
         of("cpu_ms").chart("Processor time of the release, all threads", "milliseconds, less is better"),
         aging.chart(
@@ -266,11 +276,11 @@ pub fn release(json: &Value) -> Vec<Chart> {
 /// Of `pagoda bench counters`.
 pub fn counters(json: &Value) -> Vec<Chart> {
     let costs = Bars::of(json)
-        .figure(Side::Pagoda, "counting, one thread", "/counting_ns")
-        .figure(Side::Pagoda, "counting, all handlers at once", "/counting_at_once_ns")
-        .figure(Side::Pagoda, "one read of the clock", "/clock_ns");
-    let part = Bars::of(json).figure(Side::Pagoda, "counting", "/counting_percent").figure(
-        Side::Pagoda,
+        .figure(Pagoda, "counting, one thread", "/counting_ns")
+        .figure(Pagoda, "counting, all handlers at once", "/counting_at_once_ns")
+        .figure(Pagoda, "one read of the clock", "/clock_ns");
+    let part = Bars::of(json).figure(Pagoda, "counting", "/counting_percent").figure(
+        Pagoda,
         "counting and the clock",
         "/timing_percent",
     );
@@ -282,24 +292,22 @@ pub fn counters(json: &Value) -> Vec<Chart> {
 
 /// Of `pagoda bench zones`.
 pub fn zones(json: &Value) -> Vec<Chart> {
-    const POLICIES: [(&str, Side); 4] = [
-        ("first-fit", Side::Baseline),
-        ("reset-on-failure", Side::Baseline),
-        ("first-version", Side::Baseline),
-        ("fair", Side::Pagoda),
+    const POLICIES: [Named; 4] = [
+        (Baseline, "first-fit", "first-fit"),
+        (Baseline, "reset-on-failure", "reset-on-failure"),
+        (Baseline, "first-version", "first-version"),
+        (Pagoda, "fair", "fair"),
     ];
     let counts = |case: &str, key: &str, published: f64| {
-        let merged = Bars::of(json).known(Side::Published, "fair, as merged", published);
-        POLICIES.iter().fold(merged, |bars, (policy, side)| {
-            bars.figure(*side, *policy, &format!("/cases/{case}/{policy}/{key}"))
-        })
+        let merged = Bars::of(json).known(Published, "fair, as merged", published);
+        merged.each("*", &format!("/cases/{case}/*/{key}"), &POLICIES)
     };
-    let mut shares = Bars::of(json).known(Side::Published, "fair, as merged", 6000.0 / 8000.0).known(
-        Side::Published,
+    let mut shares = Bars::of(json).known(Published, "fair, as merged", 6000.0 / 8000.0).known(
+        Published,
         "first version",
         7900.0 / 8000.0,
     );
-    for (policy, side) in POLICIES {
+    for (side, policy, _) in POLICIES {
         let of = |zone: usize| number(json, &format!("/cases/C/{policy}/shares/{zone}"));
         if let (Some(first), Some(second)) = (of(0), of(1))
             && first + second > 0.0
@@ -311,20 +319,18 @@ pub fn zones(json: &Value) -> Vec<Chart> {
     let mut gains = Bars::of(json);
     for (threads, published) in PUBLISHED {
         let here = format!("/tiobench/seq_read/{threads}/ratio_fair_vs_reset");
-        gains = gains.known(Side::Published, format!("{threads} threads, published"), published).figure(
-            Side::Pagoda,
+        gains = gains.known(Published, format!("{threads} threads, published"), published).figure(
+            Pagoda,
             format!("{threads} threads"),
             &here,
         );
     }
-    let mut streams = Bars::of(json).figure(Side::Kernel, "mmap", "/kernel_mmap/seq_read_mib_s").figure(
-        Side::Kernel,
+    let streams = Bars::of(json).figure(Kernel, "mmap", "/kernel_mmap/seq_read_mib_s").figure(
+        Kernel,
         "mmap, told to read ahead",
         "/kernel_mmap/seq_read_advised_mib_s",
     );
-    for (policy, side) in POLICIES {
-        streams = streams.figure(side, policy, &format!("/tiobench/seq_read/1/{policy}/mib_s"));
-    }
+    let streams = streams.each("*", "/tiobench/seq_read/1/*/mib_s", &POLICIES);
     vec![
         counts("A", "scans", 1000.0).chart("A: both zones short, scans", "scans, less is better"),
         counts("B", "scans", 1010.0).chart("B: one short, one used up, scans", "scans, less is better"),
@@ -336,8 +342,8 @@ pub fn zones(json: &Value) -> Vec<Chart> {
         ),
         streams.chart("Streaming reads of twice the memory, one thread", "MiB/s, more is better"),
         Bars::of(json)
-            .figure(Side::Baseline, "without a cache", "/alloc_ns/cold")
-            .figure(Side::Pagoda, "with a cache", "/alloc_ns/warm")
+            .figure(Baseline, "without a cache", "/alloc_ns/cold")
+            .figure(Pagoda, "with a cache", "/alloc_ns/warm")
             .chart("One allocation", "nanoseconds, less is better"),
     ]
 }

@@ -1,19 +1,18 @@
-//! The figures as they are printed: JSON whose keys other tools read (`table.rs` has them for people). Pure.
+//! The figures as they are printed: JSON whose keys other tools read and as people read them. Pure.
 //!
 //! Every figure is a median over the pairs that count; every spread is the least and the greatest of them. A side
 //! that could not run has nulls and a reason, never a made-up number.
 
-mod table;
-
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::kernel::{Split, SwapPeak};
 use crate::measure::histogram::Percentiles;
-use crate::measure::machine::Machine;
-use crate::measure::stats::{Measured, median, median_of, median_percentiles, middle, round};
-use crate::suites::budget::no_pressure::NoPressure;
+use crate::measure::stats::{Measured, median, median_of, median_percentiles, middle, middle_of, round};
+use crate::report::table::{Column, fill, table as text_table};
+use crate::suites::budget::no_pressure;
 use crate::worker::{Pattern, Phase};
 
 /// What `--help` says of the keys.
@@ -52,32 +51,11 @@ Keys of the JSON; rates, times and ratios, each of one pair, are medians of the 
   kernel                      how its side was made; null if this machine does not allow it, and kernel_reason, missing else, says why
   budget_bytes, pairs         what was run";
 
-/// All that `pagoda bench budget` found out.
-#[derive(Serialize)]
-pub struct Report {
-    pub bench: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub compressed: Option<Setting>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub spilled: Option<Setting>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub no_pressure: Option<NoPressure>,
-    /// How the kernel's side was made; null if this machine doesn't allow it.
-    pub kernel: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub kernel_reason: Option<String>,
-    pub budget_bytes: u64,
-    /// Pairs that count, the discarded first one not included.
-    pub pairs: usize,
-    pub quick: bool,
-    pub machine: Machine,
-}
-
 /// One setting: four patterns, and how they were measured.
 #[derive(Serialize)]
 pub struct Setting {
     #[serde(flatten)]
-    pub patterns: BTreeMap<Pattern, Figures>,
+    pub patterns: BTreeMap<Pattern, Value>,
     pub setting: Details,
 }
 
@@ -114,33 +92,6 @@ pub struct TriedSplit {
     pub geometric_mean_gib_s: Option<f64>,
 }
 
-/// The figures of one pattern.
-#[derive(Serialize)]
-pub struct Figures {
-    pub pagoda_gib_s: Option<Measured>,
-    pub kernel_gib_s: Option<Measured>,
-    /// Pagoda's rate over the kernel's, by pairs: above 1 Pagoda is faster.
-    pub ratio: Option<Measured>,
-    /// Of touches whose first access took longer than a microsecond.
-    pub pagoda_fault_us: Option<Percentiles>,
-    pub kernel_fault_us: Option<Percentiles>,
-    /// Of all touches.
-    pub pagoda_touch_us: Option<Percentiles>,
-    pub kernel_touch_us: Option<Percentiles>,
-    pub touches: Option<u64>,
-    pub pagoda_faults: Option<f64>,
-    pub kernel_faults: Option<f64>,
-    /// The second row: the whole budget as the plain limit of the group, zram charged to nobody.
-    pub kernel_uncharged_gib_s: Option<Measured>,
-    pub kernel_uncharged_ratio: Option<f64>,
-    pub kernel_uncharged_fault_us: Option<Percentiles>,
-    /// The same memory as a library's region whose faults are served in the thread that has them: no handler is woken.
-    pub in_thread_gib_s: Option<Measured>,
-    /// That rate over the kernel's with the same total memory, by pairs.
-    pub in_thread_ratio: Option<Measured>,
-    pub in_thread_fault_us: Option<Percentiles>,
-}
-
 /// What one pair of runs measured, a side that did not run left out.
 #[derive(Default)]
 pub struct Pair {
@@ -152,50 +103,96 @@ pub struct Pair {
 
 type Side = fn(&Pair) -> &Option<Vec<Phase>>;
 
-impl Figures {
-    /// The figures of a pattern over all pairs that count.
-    pub fn of(pairs: &[Pair], pattern: Pattern) -> Self {
-        let phase_of =
-            |pair: &Pair, side: Side| side(pair).as_ref()?.iter().find(|p| p.pattern == pattern).cloned();
-        let phases = |side: Side| pairs.iter().filter_map(|pair| phase_of(pair, side)).collect::<Vec<_>>();
-        let ratios = |of: Side, over: Side| {
-            let ratio = |pair| Some(phase_of(pair, of)?.gib_s / phase_of(pair, over)?.gib_s);
-            pairs.iter().filter_map(ratio).collect::<Vec<f64>>()
-        };
-        let rates = |phases: &[Phase]| phases.iter().map(|phase| phase.gib_s).collect::<Vec<_>>();
-        let faults = |phases: &[Phase]| median_of(phases, |phase| phase.faults as f64);
-        let of = |phases: &[Phase], pick: fn(&Phase) -> Percentiles| {
-            median_percentiles(&phases.iter().map(pick).collect::<Vec<_>>())
-        };
-        let (pagoda, kernel, uncharged) =
-            (phases(|p| &p.pagoda), phases(|p| &p.kernel), phases(|p| &p.uncharged));
-        let in_thread = phases(|p| &p.in_thread);
-        Self {
-            pagoda_gib_s: middle(&rates(&pagoda)),
-            kernel_gib_s: middle(&rates(&kernel)),
-            ratio: middle(&ratios(|p| &p.pagoda, |p| &p.kernel)),
-            pagoda_fault_us: of(&pagoda, |p| p.fault_us),
-            kernel_fault_us: of(&kernel, |p| p.fault_us),
-            pagoda_touch_us: of(&pagoda, |p| p.touch_us),
-            kernel_touch_us: of(&kernel, |p| p.touch_us),
-            touches: pagoda.first().or(kernel.first()).map(|phase| phase.touches),
-            pagoda_faults: faults(&pagoda),
-            kernel_faults: faults(&kernel),
-            kernel_uncharged_gib_s: middle(&rates(&uncharged)),
-            kernel_uncharged_ratio: median(&ratios(|p| &p.pagoda, |p| &p.uncharged)).map(round),
-            kernel_uncharged_fault_us: of(&uncharged, |p| p.fault_us),
-            in_thread_gib_s: middle(&rates(&in_thread)),
-            in_thread_ratio: middle(&ratios(|p| &p.in_thread, |p| &p.kernel)),
-            in_thread_fault_us: of(&in_thread, |p| p.fault_us),
+/// The figures of a pattern over all pairs that count. A side that did not run has nulls.
+pub fn figures(pairs: &[Pair], pattern: Pattern) -> Value {
+    let phase_of =
+        |pair: &Pair, side: Side| side(pair).as_ref()?.iter().find(|p| p.pattern == pattern).cloned();
+    let phases = |side: Side| pairs.iter().filter_map(|pair| phase_of(pair, side)).collect::<Vec<_>>();
+    let ratios = |of: Side, over: Side| {
+        let ratio = |pair| Some(phase_of(pair, of)?.gib_s / phase_of(pair, over)?.gib_s);
+        pairs.iter().filter_map(ratio).collect::<Vec<f64>>()
+    };
+    let rate = |phases: &[Phase]| middle_of(phases, |phase| phase.gib_s);
+    let faults = |phases: &[Phase]| median_of(phases, |phase| phase.faults as f64);
+    let of = |phases: &[Phase], pick: fn(&Phase) -> Percentiles| {
+        median_percentiles(&phases.iter().map(pick).collect::<Vec<_>>())
+    };
+    let (pagoda, kernel, uncharged, in_thread) =
+        (phases(|p| &p.pagoda), phases(|p| &p.kernel), phases(|p| &p.uncharged), phases(|p| &p.in_thread));
+    json!({
+        "pagoda_gib_s": rate(&pagoda),
+        "kernel_gib_s": rate(&kernel),
+        "ratio": middle(&ratios(|p| &p.pagoda, |p| &p.kernel)),
+        "pagoda_fault_us": of(&pagoda, |p| p.fault_us),
+        "kernel_fault_us": of(&kernel, |p| p.fault_us),
+        "pagoda_touch_us": of(&pagoda, |p| p.touch_us),
+        "kernel_touch_us": of(&kernel, |p| p.touch_us),
+        "touches": pagoda.first().or(kernel.first()).map(|phase| phase.touches),
+        "pagoda_faults": faults(&pagoda),
+        "kernel_faults": faults(&kernel),
+        "kernel_uncharged_gib_s": rate(&uncharged),
+        "kernel_uncharged_ratio": median(&ratios(|p| &p.pagoda, |p| &p.uncharged)).map(round),
+        "kernel_uncharged_fault_us": of(&uncharged, |p| p.fault_us),
+        "in_thread_gib_s": rate(&in_thread),
+        "in_thread_ratio": middle(&ratios(|p| &p.in_thread, |p| &p.kernel)),
+        "in_thread_fault_us": of(&in_thread, |p| p.fault_us),
+    })
+}
+
+const COLUMNS: [Column; 9] = [
+    ("pagoda GiB/s", "{pagoda_gib_s:2s}"),
+    ("kernel GiB/s", "{kernel_gib_s:2s}"),
+    ("ratio", "{ratio:2s}"),
+    ("zram uncharged GiB/s", "{kernel_uncharged_gib_s:2s}"),
+    ("in thread GiB/s", "{in_thread_gib_s:2s}"),
+    ("its ratio", "{in_thread_ratio:2s}"),
+    ("pagoda fault us 50/99/99.9%", "{pagoda_fault_us:0p}"),
+    ("kernel fault us 50/99/99.9%", "{kernel_fault_us:0p}"),
+    ("in thread fault us 50/99/99.9%", "{in_thread_fault_us:0p}"),
+];
+
+/// For people.
+pub fn table(report: &Value) -> String {
+    let mut text = String::new();
+    for name in ["compressed", "spilled"] {
+        let Some(setting) = report.get(name) else { continue };
+        let details = &setting["setting"];
+        text += &format!("\n{name}: ");
+        text += &fill("{data_bytes:b} of data in ", details);
+        text += &fill("{budget_bytes:b}; ", report);
+        text += &fill("LZ4 {lz4_ratio_4k:2}:1 by 4 KiB, {lz4_ratio_64k:2}:1 by 64 KiB; ", details);
+        text += &fill("median of {pairs} pairs (least-greatest)\n", report);
+        let patterns = ["fill", "sequential", "zipf", "random"];
+        text += &text_table(["pattern"], &COLUMNS, patterns.map(|of| ([of.to_owned()], &setting[of])));
+        text += "\n";
+        if details["pagoda_after_burst_ms"].is_number() {
+            let took = "{pagoda_after_burst_ms:0s} ms\n";
+            text += "pagoda within the budget and 16 MiB again, after a burst of all the data: ";
+            text += &fill(took, details);
+        }
+        for (key, side) in
+            [("pagoda_reason", "pagoda"), ("kernel_reason", "kernel"), ("in_thread_reason", "in thread")]
+        {
+            if let Some(reason) = details[key].as_str() {
+                text += &format!("{side} did not run: {reason}\n");
+            }
         }
     }
+    if report.get("kernel_reason").is_some() {
+        text += &fill("\nno comparison with the kernel: {kernel_reason}\n", report);
+    }
+    if let Some(figures) = report.get("no_pressure") {
+        text += "\nno pressure: budget 1.2 times the native peak\n";
+        text += &format!("{}\n", no_pressure::table(figures));
+    }
+    text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::json::report;
     use crate::report::keys::expect_told;
-    use crate::suites::budget::no_pressure::{Outcome, Times};
     use pagoda_core::size::Bytes;
 
     fn phases(gib_s: f64) -> Vec<Phase> {
@@ -212,7 +209,7 @@ mod tests {
         [Pattern::Fill, Pattern::Sequential, Pattern::Zipf, Pattern::Random].map(phase).to_vec()
     }
 
-    fn report(kernel: Option<f64>) -> Report {
+    fn setting(kernel: Option<f64>, setting: Details) -> Setting {
         let pair = |pagoda, scale: f64| Pair {
             pagoda: Some(phases(pagoda)),
             kernel: kernel.map(|rate| phases(rate * scale)),
@@ -220,19 +217,8 @@ mod tests {
             in_thread: Some(phases(2.0 * pagoda)),
         };
         let pairs = [pair(2.0, 1.0), pair(4.0, 1.0), pair(3.0, 0.5)];
-        let patterns = phases(1.0).iter().map(|p| (p.pattern, Figures::of(&pairs, p.pattern))).collect();
-        Report {
-            bench: "budget",
-            compressed: Some(Setting { patterns, setting: Details::default() }),
-            spilled: None,
-            no_pressure: None,
-            kernel: kernel.map(|_| "memcg"),
-            kernel_reason: kernel.is_none().then(|| "not root".to_owned()),
-            budget_bytes: 1 << 20,
-            pairs: 3,
-            quick: false,
-            machine: Machine::this(),
-        }
+        let patterns = phases(1.0).iter().map(|p| (p.pattern, figures(&pairs, p.pattern))).collect();
+        Setting { patterns, setting }
     }
 
     /// With nothing left out.
@@ -250,54 +236,43 @@ mod tests {
 
     #[test]
     fn each_key_is_in_the_help_and_in_the_figures_of_the_page() {
-        let all_of = |names: &[&str]| {
-            names.iter().map(|name| (name.to_string(), Outcome::Measured(Times::default()))).collect()
-        };
-        let no_pressure = NoPressure {
-            programs: all_of(&["python3", "redis-benchmark", "sort"]),
-            churns: all_of(&["malloc", "thread"]),
-            ..NoPressure::default()
-        };
-        let mut report = Report {
-            spilled: report(Some(1.0)).compressed,
-            no_pressure: Some(no_pressure),
-            ..report(Some(1.0))
-        };
-        for setting in [&mut report.compressed, &mut report.spilled] {
-            setting.as_mut().expect("both were measured").setting = details();
-        }
-        expect_told("budget", KEYS, &crate::report::json::json(&report).expect("json"));
+        let times = json!({
+            "overhead_percent": 0, "ratio": Measured::once(1.0), "native_s": 1, "pagoda_s": 1,
+            "native_peak_bytes": 1, "budget_bytes": 1, "pairs": 1,
+        });
+        let no_pressure = json!({
+            "overhead_percent_max": 0, "malloc_churn_ratio": 1, "thread_churn_ratio": 1,
+            "programs": { "python3": times, "redis-benchmark": times, "sort": times },
+            "churns": { "malloc": times, "thread": times },
+        });
+        let setting = || setting(Some(1.0), details());
+        let figures = json!({
+            "compressed": setting(), "spilled": setting(), "no_pressure": no_pressure,
+            "kernel": "memcg", "budget_bytes": 1 << 20, "pairs": 3,
+        });
+        expect_told("budget", KEYS, &report("budget", true, figures));
     }
 
     #[test]
-    fn json_has_the_documented_shape() {
-        let json = crate::report::json::json(&report(Some(1.0))).expect("json");
-        assert_eq!(json["bench"], "budget");
+    fn ratios_are_of_pairs() {
+        let json = report("budget", true, json!({ "compressed": setting(Some(1.0), Details::default()) }));
         for pattern in ["fill", "sequential", "zipf", "random"] {
             let figures = &json["compressed"][pattern];
-            assert_eq!((&figures["pagoda_gib_s"], &figures["kernel_gib_s"]), (&3.0.into(), &1.0.into()));
+            assert_eq!([&figures["pagoda_gib_s"], &figures["kernel_gib_s"]], [3.0, 1.0]);
             assert_eq!(figures["ratio"], 4.0, "the median of 2, 4 and 6, not the ratio of medians");
             assert_eq!([&figures["ratio_least"], &figures["ratio_most"]], [2.0, 6.0]);
-            assert_eq!(
-                (&figures["in_thread_gib_s"], &figures["in_thread_ratio"]),
-                (&6.0.into(), &8.0.into())
-            );
-            for key in ["pagoda_fault_us", "kernel_fault_us", "in_thread_fault_us"] {
-                assert!(figures[key]["p50"].is_f64() && figures[key]["p999"].is_f64(), "{key}");
-            }
+            assert_eq!([&figures["in_thread_gib_s"], &figures["in_thread_ratio"]], [6.0, 8.0]);
         }
     }
 
     #[test]
     fn without_the_kernel_there_are_nulls_and_a_reason() {
-        let report = report(None);
-        let json = crate::report::json::json(&report).expect("json");
-        assert!(json.as_object().expect("an object").contains_key("kernel") && json["kernel"].is_null());
-        assert_eq!(json["kernel_reason"], "not root");
-        assert!(
-            json["compressed"]["fill"]["kernel_gib_s"].is_null()
-                && json["compressed"]["fill"]["ratio"].is_null()
-        );
-        assert!(report.table().contains("not root"));
+        let figures = json!({
+            "compressed": setting(None, Details::default()), "kernel": null, "kernel_reason": "not root",
+        });
+        let json = report("budget", true, figures);
+        let fill = &json["compressed"]["fill"];
+        assert!(fill["kernel_gib_s"].is_null() && fill["ratio"].is_null());
+        assert!(table(&json).contains("not root"));
     }
 }

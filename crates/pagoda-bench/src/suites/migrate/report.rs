@@ -1,0 +1,318 @@
+//! The figures as they are printed: JSON whose keys other tools read, and tables for people. Pure.
+//!
+//! Every figure is a median over the rounds that count, every spread the least and the greatest of them.
+
+use std::collections::BTreeMap;
+
+use pagoda::migrate::Codec;
+use pagoda_core::size::Bytes;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::Way;
+use super::cases::Case;
+use super::destination::FaultsByCause;
+use super::qemu::{QemuRun, QemuRuns};
+use super::trial::{CHANNELS, Outcome};
+use crate::load::data::PAGE_BYTES;
+use crate::measure::stats::{median_of, middle, middle_of, round};
+use crate::report::json::plain;
+use crate::report::table::{Column, fill, members, table as text_table};
+
+const GIB: f64 = (1u64 << 30) as f64;
+
+/// The outcomes of one case, by the way to receive.
+pub type ByWay = Vec<(Way, Vec<Outcome>)>;
+
+/// What was measured, in the rounds that count.
+pub struct Outcomes {
+    pub cases: Vec<(Case, ByWay)>,
+    pub codecs: Vec<(Codec, Vec<Outcome>)>,
+    pub live: Vec<Outcome>,
+    pub late: Vec<Outcome>,
+    pub stored: Vec<Outcome>,
+    /// Of the loopback, each beside a run of `full`.
+    pub limits: Vec<f64>,
+    /// What QEMU did, beside runs of `untouched` and `full`; or why it did not.
+    pub qemu: Result<QemuRuns, String>,
+    pub scan: Scan,
+}
+
+/// How fast zero pages are found.
+#[derive(Clone, Copy, Serialize)]
+pub struct Scan {
+    #[serde(rename = "zero_scan_gib_s")]
+    pub cached_gib_s: f64,
+    #[serde(rename = "zero_scan_memory_gib_s")]
+    pub memory_gib_s: f64,
+    #[serde(rename = "memory_read_gib_s")]
+    pub memory_read_gib_s: f64,
+}
+
+fn total_ms(outcome: &Outcome) -> f64 {
+    outcome.took.as_secs_f64() * 1e3
+}
+
+fn downtime_ms(outcome: &Outcome) -> f64 {
+    outcome.moved.downtime.as_secs_f64() * 1e3
+}
+
+fn content_pages(outcome: &Outcome) -> f64 {
+    let counts = outcome.moved.counts;
+    (counts.data_pages + counts.packed_pages + counts.filled_pages) as f64
+}
+
+fn gib_s(outcome: &Outcome) -> f64 {
+    content_pages(outcome) * PAGE_BYTES as f64 / GIB / outcome.took.as_secs_f64()
+}
+
+/// One way to receive.
+fn figures_of(outcomes: &[Outcome]) -> Value {
+    let median = |of: fn(&Outcome) -> f64| median_of(outcomes, of);
+    let cause = |pick: fn(&FaultsByCause) -> u64| {
+        let faults = median_of(outcomes, |outcome| pick(&outcome.arrived.faults_by_cause) as f64);
+        faults.map(|faults| faults as u64)
+    };
+    json!({
+        "dest_faults": middle_of(outcomes, |outcome| outcome.arrived.faults as f64),
+        "faults_by_cause": {
+            "zero_check": cause(|causes| causes.zero_check),
+            "zero_write": cause(|causes| causes.zero_write),
+            "data_write": cause(|causes| causes.data_write),
+        },
+        "total_ms": middle_of(outcomes, total_ms),
+        "gib_s": middle_of(outcomes, gib_s),
+        "moved_bytes": median(|outcome| outcome.arrived.moved_bytes as f64),
+        "copied_bytes": median(|outcome| outcome.arrived.copied_bytes as f64),
+        "dest_rss": median(|outcome| outcome.arrived.rss_bytes as f64),
+        "cpu_ms": median(|outcome| outcome.cpu_ms).map(round),
+        "wire_bytes": median(|outcome| outcome.moved.counts.wire_bytes as f64),
+    })
+}
+
+fn case_figures(ways: &ByWay) -> Value {
+    let figures: BTreeMap<_, _> =
+        ways.iter().map(|(way, outcomes)| (way.name, figures_of(outcomes))).collect();
+    let mut figures = json!(figures);
+    let counts = ways[0].1[0].moved.counts;
+    figures["zero_pages"] = counts.zero_pages.into();
+    figures["data_pages"] = (counts.data_pages + counts.filled_pages).into();
+    figures
+}
+
+fn qemu_figures(runs: &[QemuRun]) -> Value {
+    let gib_s = |run: &QemuRun| run.data_pages as f64 * PAGE_BYTES as f64 / GIB / run.total_ms * 1e3;
+    json!({
+        "total_ms": middle_of(runs, |run| run.total_ms),
+        "dest_faults": middle_of(runs, |run| run.dest_faults as f64),
+        "gib_s": middle_of(runs, gib_s),
+        "dest_rss": median_of(runs, |run| run.dest_rss_bytes as f64),
+        "wire_bytes": median_of(runs, |run| run.wire_bytes as f64),
+    })
+}
+
+/// All figures of `measured`, in which each side has at least one round.
+pub fn figures(measured: &Outcomes, memory: Bytes, rounds: usize) -> Value {
+    let Outcomes { cases, codecs, live, late, stored, limits, qemu, scan } = measured;
+    let cases: BTreeMap<_, _> = cases.iter().map(|(case, ways)| (case.name(), case_figures(ways))).collect();
+    let codecs: BTreeMap<_, _> =
+        codecs.iter().map(|(codec, outcomes)| (codec.to_string(), figures_of(outcomes))).collect();
+    let (qemu, qemu_reason) = match qemu {
+        Ok(QemuRuns { version, untouched, full }) => {
+            let [untouched, full] = [untouched, full].map(|runs| qemu_figures(runs));
+            (Some(json!({ "version": version, "untouched": untouched, "full": full })), None)
+        }
+        Err(reason) => (None, Some(reason)),
+    };
+    let count = |outcomes: &[Outcome], of: fn(&Outcome) -> u64| {
+        median_of(outcomes, |outcome| of(outcome) as f64).map(|pages| pages as u64)
+    };
+    let written = |outcome: &Outcome| outcome.moved.pace.written_per_s.get() as f64 / f64::from(1 << 20);
+    let mut figures = plain(json!({
+        "memory_bytes": memory.get(),
+        "channels": CHANNELS,
+        "rounds": rounds,
+        "cases": cases,
+        "codecs": codecs,
+        "live": {
+            "dirty_mib_s": median_of(live, written).map(round),
+            "rounds": median_of(live, |outcome| f64::from(outcome.moved.pace.rounds)),
+            "downtime_ms": middle_of(live, downtime_ms),
+            "total_ms": middle_of(live, total_ms),
+            "postcopy_downtime_ms": middle_of(late, downtime_ms),
+            "max_fault_us": middle_of(late, |outcome| outcome.arrived.max_fault_us as f64),
+            "fully_resident_ms": middle_of(late, |outcome| outcome.arrived.owed_us as f64 / 1e3),
+        },
+        "stored": {
+            "packed_pages": count(stored, |outcome| outcome.moved.counts.packed_pages),
+            // Unpacked for good: at the source, to be sent, or at the destination.
+            "reinflated_pages": count(stored, |outcome| {
+                outcome.moved.counts.data_pages + outcome.arrived.unpacked_pages
+            }),
+            "gib_s": middle_of(stored, gib_s),
+            "wire_bytes": median_of(stored, |outcome| outcome.moved.counts.wire_bytes as f64),
+        },
+        "wire": scan,
+        "loopback_limit_gib_s": middle(limits),
+        "qemu": qemu,
+        "qemu_reason": qemu_reason,
+    }));
+    let zeros = &figures["cases"][Case::ResidentZeros.name()];
+    let zero_pages = zeros["zero_pages"].as_f64().unwrap_or(0.0).max(1.0);
+    let per_zero_page = zeros[Way::PLACED.name]["wire_bytes"].as_f64().map(|bytes| round(bytes / zero_pages));
+    figures["wire"]["bytes_per_zero_page"] = json!(per_zero_page);
+    figures["ratios"] = ratios(&figures, *scan);
+    figures
+}
+
+/// What is to be reached, each as one figure.
+fn ratios(figures: &Value, scan: Scan) -> Value {
+    let cases = &figures["cases"];
+    let of = |case: &str, way: Way, key: &str| cases[case][way.name][key].as_f64();
+    let by_case = |ratio: &dyn Fn(&str) -> Option<f64>| -> BTreeMap<&str, f64> {
+        let names = Case::ALL.into_iter().map(Case::name);
+        names.filter_map(|name| Some((name, round(ratio(name)?)))).collect()
+    };
+    let pages = |case: &str, key: &str| cases[case][key].as_f64();
+    let faults_over = |way: Way, keys: &'static [&'static str]| {
+        by_case(&move |case| {
+            let pages = keys.iter().map(|key| pages(case, key)).sum::<Option<f64>>()?;
+            (pages > 0.0).then_some(of(case, way, "dest_faults")? / pages)
+        })
+    };
+    let time =
+        |way: Way| by_case(&|case| Some(of(case, way, "total_ms")? / of(case, Way::CHECK, "total_ms")?));
+    let [untouched, sparse, full] = [Case::Untouched, Case::Sparse, Case::Full].map(Case::name);
+    let resident = |way: Way| {
+        let beyond = of(sparse, way, "dest_rss")? - of(untouched, way, "dest_rss")?;
+        Some(round(beyond / (pages(sparse, "data_pages")? * PAGE_BYTES as f64)))
+    };
+    let of_limit = |way| Some(round(of(full, way, "gib_s")? / figures["loopback_limit_gib_s"].as_f64()?));
+    let mut ratios = json!({
+        "check_then_clear_faults": faults_over(Way::CHECK, &["zero_pages", "data_pages"]),
+        "received_map_faults": faults_over(Way::MAP, &["data_pages"]),
+        "placed_faults": faults_over(Way::PLACED, &["zero_pages", "data_pages"]),
+        "drop_time": time(Way::DROP),
+        "placed_time": time(Way::PLACED),
+        "huge_frames_time": time(Way::HUGE),
+        "sparse_resident": resident(Way::PLACED),
+        "sparse_huge_resident": resident(Way::HUGE),
+        "zero_scan_of_memory": round(scan.memory_gib_s / scan.memory_read_gib_s),
+        "full_of_limit": of_limit(Way::PLACED),
+        "full_huge_of_limit": of_limit(Way::HUGE),
+    });
+    for (key, case, figure) in
+        [("untouched_to_qemu_time", untouched, "total_ms"), ("full_to_qemu_rate", full, "gib_s")]
+    {
+        if let (Some(ours), Some(qemu)) =
+            (of(case, Way::PLACED, figure), figures["qemu"][case][figure].as_f64())
+        {
+            ratios[key] = round(ours / qemu).into();
+        }
+    }
+    ratios
+}
+
+const COLUMNS: [Column; 8] = [
+    ("faults there", "{dest_faults:0}"),
+    ("ms", "{total_ms:0}"),
+    ("GiB/s", "{gib_s:2}"),
+    ("moved", "{moved_bytes:b}"),
+    ("copied", "{copied_bytes:b}"),
+    ("resident", "{dest_rss:b}"),
+    ("CPU ms", "{cpu_ms:0}"),
+    ("wire", "{wire_bytes:b}"),
+];
+
+const LINES: &str = "\
+live: {live/dirty_mib_s:0} MiB/s written, {live/rounds:0} rounds, {live/total_ms:0} ms to the end, \
+the writer stood still for {live/downtime_ms:1} ms
+post-copy: {live/postcopy_downtime_ms:1} ms until the other side went on, {live/fully_resident_ms:0} ms until it had all, \
+{live/max_fault_us:0} us for its longest read till then
+stored: {stored/packed_pages} pages travel packed, {stored/reinflated_pages} were unpacked, {stored/gib_s:2} GiB/s of content
+zero pages: {wire/bytes_per_zero_page:2} bytes each on the wire; found at {wire/zero_scan_gib_s:0} GiB/s from cache, \
+{wire/zero_scan_memory_gib_s:0} from memory, which is read at {wire/memory_read_gib_s:0}
+loopback: {loopback_limit_gib_s:2} GiB/s on {channels} channels with nothing done; full reaches {ratios/full_of_limit:2} of that, \
+by huge frames {ratios/full_huge_of_limit:2}
+";
+
+/// For people.
+pub fn table(report: &Value) -> String {
+    let mut rows = Vec::new();
+    for (name, case) in members(report, "/cases") {
+        let ways = members(case, "").filter(|(_, figures)| figures.is_object());
+        rows.extend(
+            ways.map(|(way, figures)| ([name.clone(), case["zero_pages"].to_string(), way.clone()], figures)),
+        );
+    }
+    for (codec, figures) in members(report, "/codecs") {
+        rows.push((["3:1 data".to_owned(), "0".to_owned(), codec.clone()], figures));
+    }
+    let qemu = &report["qemu"];
+    for name in ["untouched", "full"].into_iter().filter(|_| qemu.is_object()) {
+        rows.push(([name.to_owned(), String::new(), fill("QEMU {version}", qemu)], &qemu[name]));
+    }
+    let qemu = match report["qemu_reason"].as_str() {
+        Some(reason) => format!("not measured ({reason})"),
+        None => fill(
+            "untouched takes {untouched_to_qemu_time:3} of its time, full moves {full_to_qemu_rate:2} times as much in a second",
+            &report["ratios"],
+        ),
+    };
+    let table = text_table(["case", "zero pages", "how"], &COLUMNS, rows);
+    format!("{table}\n{}QEMU: {qemu}\n", fill(LINES, report))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use pagoda::migrate::{Counts, Moved, Pace};
+
+    use super::*;
+    use crate::report::json::report;
+    use crate::report::keys::expect_told;
+    use crate::suites::migrate::KEYS;
+    use crate::suites::migrate::destination::Arrived;
+
+    /// What moving 64 MiB of `case` took.
+    fn outcome_of(case: Case) -> Outcome {
+        let count = |used| (0..1 << 14).filter(|page| case.uses(*page) == Some(used)).count() as u64;
+        let counts = Counts { data_pages: count(true), zero_pages: count(false), ..Counts::default() };
+        let moved = Moved { counts, pace: Pace::default(), downtime: Duration::ZERO, owed_for: None };
+        Outcome { moved, arrived: Arrived::default(), took: Duration::from_millis(1), cpu_ms: 1.0 }
+    }
+
+    fn run(total_ms: f64) -> QemuRun {
+        QemuRun { total_ms, dest_faults: 7, dest_rss_bytes: 1 << 20, wire_bytes: 10, data_pages: 1 << 18 }
+    }
+
+    #[test]
+    fn each_key_is_in_the_help_and_figures_are_medians() {
+        let full = outcome_of(Case::Full);
+        let measured = Outcomes {
+            cases: Case::ALL
+                .map(|case| (case, Way::ALL.map(|way| (way, vec![outcome_of(case)])).into()))
+                .into(),
+            codecs: Codec::ALL.map(|codec| (codec, vec![full])).into(),
+            live: vec![full],
+            late: vec![full],
+            stored: vec![full],
+            limits: vec![1.0],
+            qemu: Ok(QemuRuns {
+                version: "7.2".to_owned(),
+                untouched: vec![run(100.0), run(900.0), run(200.0)],
+                full: vec![run(500.0)],
+            }),
+            scan: Scan { cached_gib_s: 1.0, memory_gib_s: 1.0, memory_read_gib_s: 1.0 },
+        };
+        let report = report("migrate", true, figures(&measured, Bytes::mib(64), 1));
+        expect_told("migrate", KEYS, &report);
+        assert_eq!(
+            [&report["qemu"]["untouched"]["total_ms"], &report["qemu"]["full"]["gib_s"]],
+            [200.0, 2.0]
+        );
+        assert_eq!(report["ratios"]["untouched_to_qemu_time"], 0.005);
+        assert!(table(&report).contains("| full           |            | QEMU 7.2"), "{}", table(&report));
+    }
+}
