@@ -34,7 +34,7 @@ pub fn progress(steps: u64, unit: &str) -> anyhow::Result<ProgressBar> {
     Ok(ProgressBar::new(steps).with_style(style))
 }
 
-/// Prints the report of one of [`BENCHES`]: as JSON on one line, or its machine and its tables for people.
+/// Prints the report of one of [`BENCHES`]: as JSON on one line, or its machine and its tables.
 pub fn print(report: &Value, json: bool) {
     if json {
         println!("{report}");

@@ -20,7 +20,8 @@ const BALLAST_BYTES: usize = 256 << 20;
 const STACK_TOUCHED_BYTES: usize = 16 << 10;
 
 /// Each of two threads replaces one of its 512 allocations `rounds` times by one of 1 KiB to 1 MiB (each power of two
-/// as likely) and writes to every page of it. Gives the seconds of all rounds, as the other one does.
+/// as likely) and writes to every page of it.
+/// Gives the seconds of all rounds, as the other one does.
 pub fn malloc(rounds: u64) -> f64 {
     let start = Instant::now();
     let churn = |seed| {

@@ -1,10 +1,10 @@
 //! Tables and lines of figures for people, by templates over a report's JSON. Pure.
 //!
 //! A template is text with figures in braces: `{PATH:FORM}`. The path is that of a JSON pointer
-//! without its first slash; without one the figure is the JSON itself. The form is digits after the point and `s` for the spread behind the
-//! median, or `p` for the three percentiles; `b` for bytes; nothing for the value as it is. After a
-//! blank it can have a unit. A null is a dash, and a key that is not there leaves its place empty.
-//! This module must never round for JSON, nor make up a figure.
+//! without its first slash; without one the figure is the JSON itself. The form is digits after the
+//! point and `s` for the spread behind the median, or `p` for the three percentiles; `b` for bytes;
+//! nothing for the value as it is. After a blank it can have a unit. A null is a dash, and a key that
+//! is not there leaves its place empty. This module must never round for JSON, nor make up a figure.
 
 use std::ops::RangeBounds;
 

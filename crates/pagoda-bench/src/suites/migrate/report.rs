@@ -1,6 +1,7 @@
 //! The figures as they are printed: JSON whose keys other tools read, and tables for people. Pure.
 //!
-//! Every figure is a median over the rounds that count, every spread the least and the greatest of them.
+//! Every figure is a median over the rounds that count, every spread the least and the greatest of
+//! them.
 
 use std::collections::BTreeMap;
 
@@ -165,7 +166,7 @@ pub fn figures(measured: &Outcomes, memory: Bytes, rounds: usize) -> Value {
     figures
 }
 
-/// What is to be reached, each as one figure.
+/// The ratios that are to be reached.
 fn ratios(figures: &Value, scan: Scan) -> Value {
     let cases = &figures["cases"];
     let of = |case: &str, way: Way, key: &str| cases[case][way.name][key].as_f64();

@@ -25,7 +25,8 @@ fn p99(times: &[f64]) -> Option<f64> {
     sorted.get((sorted.len() * 99).div_ceil(100).max(1) - 1).copied()
 }
 
-/// A figure of several times in each round: of all of them, with the least and the greatest of the rounds' own.
+/// A figure of several times in each round: of all of them, with the least and the greatest of the
+/// rounds' own.
 fn of_all<T>(rounds: &[T], times: fn(&T) -> &[f64], figure: fn(&[f64]) -> Option<f64>) -> Option<Measured> {
     let all: Vec<f64> = rounds.iter().flat_map(times).copied().collect();
     let of_rounds = middle(&rounds.iter().filter_map(|round| figure(times(round))).collect::<Vec<_>>())?;

@@ -189,7 +189,7 @@ pub fn measure(plan: &Plan, progress: &ProgressBar, cancel: &Cancel) -> anyhow::
     let bench = Bench { plan, path: &path, content: &content, turn, progress, cancel };
     let mut alone = None;
     if plan.has_kernel() {
-        // First: as long as the file is as it was made, which is what the kernel's side compares with.
+        // First: the kernel's side compares with the file as it was made.
         let mut kernel = kernel_mmap::Side::new(plan.program.as_deref(), &path, &content, plan.memory());
         let rounds = bench.runs(Pattern::SeqRead, 1, Some(&mut kernel))?;
         note_kernel(&mut figures, kernel, &rounds[ZonePolicy::Fair.name()]);
