@@ -112,11 +112,10 @@ fn published(outcomes: &[Outcome]) -> String {
         "<h2>What was published</h2>\n<table><tr><th>mechanism</th><th>published</th><th>here</th></tr>\n"
             .to_owned();
     for seed in &SEEDS {
-        let bench = seed.bench.filter(|bench| outcomes.iter().any(|outcome| outcome.entry.name == *bench));
-        let here = bench.map_or_else(
-            || "no bench of this build measures it".to_owned(),
-            |bench| format!("<a href=\"#{bench}\">{bench}</a>"),
-        );
+        let here = match outcomes.iter().find(|outcome| outcome.entry.name == seed.bench) {
+            Some(Outcome { entry, .. }) => format!("<a href=\"#{0}\">{0}</a>", entry.name),
+            None => "no bench of this build measures it".to_owned(),
+        };
         let _ = writeln!(
             table,
             "<tr><td>{}</td><td>{}</td><td>{here}</td></tr>",
@@ -130,7 +129,7 @@ fn published(outcomes: &[Outcome]) -> String {
 fn section(outcome: &Outcome) -> String {
     let Outcome { entry, json, failure, .. } = outcome;
     let mut section = format!("<h2 id=\"{0}\">{0}</h2>\n<p>{1}</p>\n", entry.name, escaped(entry.shows));
-    for seed in SEEDS.iter().filter(|seed| seed.bench == Some(entry.name)) {
+    for seed in SEEDS.iter().filter(|seed| seed.bench == entry.name) {
         let _ = writeln!(section, "<p>Published: {}.</p>", escaped(seed.published));
     }
     if let Some(failure) = failure {

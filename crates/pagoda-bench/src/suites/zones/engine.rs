@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::ensure;
 use pagoda::frames::zones::{Place, ZoneStats, age_ratio};
 use pagoda::{Bytes, Manager, ZonePolicy};
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::measure::stats::round;
 
@@ -17,25 +17,10 @@ const ZONES: [(&str, Bytes); 2] = [("small", Bytes::mib(32)), ("large", Bytes::m
 const BUDGET_BYTES: usize = 128 << 20;
 const OS_PAGE: usize = 4096;
 
-/// What one policy did.
-#[derive(Serialize)]
-pub(super) struct Outcome {
-    /// Of what was given without pressure, in percent, by zone; and how far the worst zone is from its batch's part, in percent
-    /// of that.
-    pub(super) shares_percent: [f64; 2],
-    pub(super) share_error_percent: f64,
-    /// From here on of the streams. Rounds of turns, and times no zone had a frame above its low watermark.
-    pub(super) resets: u64,
-    pub(super) shortages: u64,
-    /// Frames that the zones gave: a reset for each of them, or for each batch.
-    pub(super) frames: u64,
-    /// How much older pages get in one zone than in the other before they go.
-    pub(super) age_ratio: f64,
-    pub(super) mb_s: f64,
-}
-
-/// None where this machine lets nobody manage memory.
-pub(super) fn run(policy: ZonePolicy, passes: u32) -> anyhow::Result<Option<Outcome>> {
+/// What one policy did; nothing where this machine has no managers. The shares, and how far the worst
+/// zone is from its batch's part in percent of that, are those of the quiet half. All else is of the
+/// streams: `shortages` are times no zone had a frame above its low watermark.
+pub(super) fn run(policy: ZonePolicy, passes: u32) -> anyhow::Result<Option<Value>> {
     if !pagoda::userfaultfd_allows_managers() {
         return Ok(None);
     }
@@ -70,15 +55,15 @@ pub(super) fn run(policy: ZonePolicy, passes: u32) -> anyhow::Result<Option<Outc
     let after = manager.stats();
     let given = |zones: &[ZoneStats]| zones.iter().map(|zone| zone.allocated.get()).sum::<u64>();
     let zones = zones();
-    Ok(Some(Outcome {
-        shares_percent: shares.map(round),
-        share_error_percent: round(error),
-        resets: after.zones_resets - before.zones_resets,
-        shortages: after.zones_short - before.zones_short,
-        frames: (given(&zones) - given(&quiet)) / after.base_page_bytes,
-        age_ratio: round(age_ratio(&zones).unwrap_or(f64::NAN)),
-        mb_s: round(f64::from(passes + 1) * 2.0 * BUDGET_BYTES as f64 / 1e6 / seconds),
-    }))
+    Ok(Some(json!({
+        "shares_percent": shares.map(round),
+        "share_error_percent": round(error),
+        "resets": after.zones_resets - before.zones_resets,
+        "shortages": after.zones_short - before.zones_short,
+        "frames": (given(&zones) - given(&quiet)) / after.base_page_bytes,
+        "age_ratio": round(age_ratio(&zones).unwrap_or(f64::NAN)),
+        "mb_s": round(f64::from(passes + 1) * 2.0 * BUDGET_BYTES as f64 / 1e6 / seconds),
+    })))
 }
 
 /// What is written to the page at `offset`.

@@ -119,7 +119,7 @@ pub fn run(args: &ZonesArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// What the policies do in a real engine.
-fn engines(passes: u32) -> anyhow::Result<BTreeMap<&'static str, engine::Outcome>> {
+fn engines(passes: u32) -> anyhow::Result<BTreeMap<&'static str, Value>> {
     let mut outcomes = BTreeMap::new();
     for policy in [ZonePolicy::Fair, ZonePolicy::ResetOnFailure, ZonePolicy::FirstFit] {
         outcomes.extend(engine::run(policy, passes)?.map(|outcome| (policy.name(), outcome)));
