@@ -9,6 +9,7 @@
 //! It must never use the program's heap, print, or change anything that the program can see.
 
 mod alloc;
+mod alone;
 mod c_library;
 mod config_text;
 mod current;

@@ -32,8 +32,7 @@ use pagoda_linux::mem::unforked;
 use pagoda_linux::process::affinity::{self, Processors};
 use pagoda_linux::process::doorbell::{Answer, Doorbell, leave};
 use pagoda_linux::process::image_mark;
-use pagoda_linux::process::last_thread::{LastThread, forget_raw_threads, threads as all_threads};
-use pagoda_linux::process::lock::Lock;
+use pagoda_linux::process::last_thread::{LastThread, forget_raw_threads};
 use pagoda_linux::process::offer::{Offer, Taken};
 use pagoda_linux::process::rights::{self, RightsReader};
 use pagoda_linux::process::spare_descriptor;
@@ -45,6 +44,7 @@ use pagoda_linux::process::valgrind::is_in_valgrind;
 use pagoda_linux::procfs::proportional::AnonReader;
 use pagoda_linux::procfs::statm::StatmReader;
 
+use crate::alone;
 use crate::c_library::{is_defined, is_glibc};
 use crate::config_text::ConfigText;
 use crate::current::{self, OWN_FAILURE};
@@ -71,54 +71,10 @@ static LAYOUT: OnceLock<Option<ThreadLayout>> = OnceLock::new();
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
 /// Not 0 once this process needs an engine however small it is; its watcher sleeps on it.
-static WANTED: AtomicU32 = AtomicU32::new(0);
+pub static WANTED: AtomicU32 = AtomicU32::new(0);
 
 /// Whether starting an engine has failed.
-static HAS_FAILED: AtomicBool = AtomicBool::new(false);
-
-/// Whether the threads of this process are to end.
-static ENDING: AtomicBool = AtomicBool::new(false);
-
-/// The member that this process is, with its number: a child has another.
-static MEMBER: Lock<Option<(u32, Member)>> = Lock::new(None);
-
-/// How long a call waits for the ends of our threads.
-const END_WAIT_NS: u64 = 2_000_000_000;
-
-/// Runs `call` without a thread of ours: everything is swapped in before. An engine that there was
-/// does not come again, and the process is only counted from then on.
-pub fn alone<T>(call: impl FnOnce() -> T) -> T {
-    let had_engine = current::engine().is_some();
-    ENDING.store(true, Ordering::SeqCst);
-    let until = now_ns() + END_WAIT_NS;
-    while all_threads().is_some_and(|threads| threads > 1) && now_ns() < until {
-        WANTED.store(1, Ordering::Release);
-        wake(&WANTED);
-        // It may have begun just now.
-        if let Some(engine) = current::engine() {
-            engine.end();
-            current::deactivate();
-        }
-        sleep_us(100);
-    }
-    let are_gone = all_threads() == Some(1);
-    let result = call();
-    if !are_gone {
-        // They go on, if they have not ended after all.
-        ENDING.store(false, Ordering::SeqCst);
-        return result;
-    }
-    if had_engine {
-        HAS_FAILED.store(true, Ordering::Release);
-    }
-    WANTED.store(0, Ordering::Release);
-    let own = MEMBER.lock().filter(|(process, _)| *process == std::process::id());
-    ENDING.store(false, Ordering::SeqCst);
-    if let Some(tree) = current::tree() {
-        begin(*tree, own.map_or(Start::WhenGrown, |(_, member)| Start::Again(member)));
-    }
-    result
-}
+pub static HAS_FAILED: AtomicBool = AtomicBool::new(false);
 
 /// How long a thread waits for an engine that it wants.
 const ENGINE_WAIT_NS: u64 = 2_000_000_000;
@@ -225,7 +181,7 @@ unsafe fn configuration(mut environment: *const Text) -> Option<&'static [u8]> {
 
 /// When a process gets an engine.
 #[derive(Clone, Copy)]
-enum Start {
+pub enum Start {
     /// The program that the user named: from its first instruction on.
     AtOnce(Member),
     /// A child that is offered its missing pages: if it can take them over.
@@ -261,7 +217,7 @@ impl Beside {
 }
 
 /// Makes this process one that is watched.
-fn begin(tree: Tree, start: Start) {
+pub fn begin(tree: Tree, start: Start) {
     current::set_watched();
     let beside = if let Start::WhenGrown = start { Beside::hold() } else { None };
     let spawned = spawn_raw(c"pagoda-watch", Box::new(move || watch(tree, start, beside)));
@@ -282,7 +238,7 @@ fn introduce(tree: Tree, start: Start) -> Option<(Config, Member)> {
         Start::AtOnce(member) | Start::Again(member) => member,
         Start::TakesOver(_) | Start::WhenGrown => tree.join()?,
     };
-    *MEMBER.lock() = Some((std::process::id(), member));
+    alone::remember(member);
     if HAS_FAILED.load(Ordering::Acquire) {
         // Its engine has ended.
         return Some((config, member));
@@ -328,7 +284,7 @@ fn watch(tree: Tree, start: Start, beside: Option<Beside>) {
         sleep_us(LOOK_LEAST_US);
     }
     beside.iter().for_each(Beside::let_go);
-    if ENDING.load(Ordering::SeqCst) {
+    if alone::is_ending() {
         return;
     }
     let left = leave_files().inspect(|()| spare_descriptor::keep_first());
@@ -361,7 +317,7 @@ fn watch(tree: Tree, start: Start, beside: Option<Beside>) {
             has_ended || give_way::is_shared() || anon < from && WANTED.load(Ordering::Acquire) == 0
         })
     };
-    if ENDING.load(Ordering::SeqCst) {
+    if alone::is_ending() {
         return;
     }
     rights::take_back_for_start();
@@ -395,7 +351,7 @@ fn watch_while(count: &mut AnonReader, member: &Member, go_on: impl Fn(Bytes) ->
         let anon = count.read(shared).map_or(before, |(resident, others)| (resident - others) as u64);
         counters.set(Counter::LastLookNs, now_ns());
         member.hold_unlimited(anon);
-        if ENDING.load(Ordering::SeqCst) || !go_on(Bytes::new(anon)) {
+        if alone::is_ending() || !go_on(Bytes::new(anon)) {
             return Bytes::new(anon);
         }
         if let Some(changed) = changed {

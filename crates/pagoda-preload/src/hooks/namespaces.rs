@@ -11,8 +11,8 @@ use pagoda_linux::process::last_thread::is_alone;
 use pagoda_linux::process::thread::sleep_us;
 
 use super::real::{errno, place, required};
+use crate::alone::alone;
 use crate::current::is_watched;
-use crate::start::alone;
 
 /// Looks at the count of threads, one each [`LOOK_US`].
 const LOOKS: u32 = 50;
