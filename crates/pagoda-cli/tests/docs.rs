@@ -211,8 +211,8 @@ fn commands(name: &str) -> Vec<String> {
         match command.split_once("--example ") {
             Some((cargo, example)) if cargo.starts_with("cargo run --release -p pagoda-vm ") => {
                 let example = example.split(' ').next().unwrap_or_default();
-                let runs = format!("runs_and_says(\"{example}\"");
                 let tests = page("../crates/pagoda/tests/examples.rs");
+                let runs = format!("says(\"{example}\"");
                 assert!(tests.contains(&runs), "{name}: no test runs {example}");
             }
             _ if command.starts_with("cargo ") => {

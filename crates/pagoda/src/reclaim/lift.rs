@@ -103,8 +103,11 @@ impl Engine {
     /// These pages are not tried again at once.
     fn spare(&self, range: PageRange) {
         let table = self.gate_shared();
-        if let Some(span) = table.find(range.start()) {
-            for index in span.indices(range, table.entry_bytes()) {
+        // A part may be unmapped by now.
+        if let Some(span) = table.find(range.start())
+            && let Some(within) = span.range().intersection(range)
+        {
+            for index in span.indices(within, table.entry_bytes()) {
                 if let Some(word) = try_take(span.entry(index)) {
                     give(span.entry(index), word.with_warmth(3));
                 }

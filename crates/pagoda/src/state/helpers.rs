@@ -170,10 +170,8 @@ impl Helpers {
             };
             drop(state);
             match task {
-                Task::Work(member) => Busy { helpers: self, member, looks_after: false }.member.work(scratch),
-                Task::LookAfter(member) => {
-                    Busy { helpers: self, member, looks_after: true }.member.look_after();
-                }
+                Task::Work(member) => Busy::with(self, member, false).member().work(scratch),
+                Task::LookAfter(member) => Busy::with(self, member, true).member().look_after(),
                 Task::Prefetch(range) => prefetch(range, scratch),
             }
             state = self.lock();
@@ -184,18 +182,80 @@ impl Helpers {
 /// A helper's work for a member. Ends also with a panic, after which the member can leave.
 struct Busy<'a> {
     helpers: &'a Helpers,
-    member: Arc<dyn Member>,
+    /// None at its end.
+    member: Option<Arc<dyn Member>>,
     looks_after: bool,
+}
+
+impl<'a> Busy<'a> {
+    fn with(helpers: &'a Helpers, member: Arc<dyn Member>, looks_after: bool) -> Self {
+        Self { helpers, member: Some(member), looks_after }
+    }
+
+    fn member(&self) -> &dyn Member {
+        self.member.as_deref().expect("it is there until the end")
+    }
 }
 
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
+        let Some(member) = self.member.take() else { return };
         let mut state = self.helpers.lock();
-        let Some(known) = state.known(&self.member) else { return };
+        let Some(known) = state.known(&member) else { return };
+        // The pool has a reference until the member has left. Given up afterwards, this one could
+        // be the last: of the manager, too, which then would wait for this thread.
+        drop(member);
         known.helpers -= 1;
         if self.looks_after {
             (known.is_looked_after, known.due) = (false, Instant::now() + LOOK);
         }
         self.helpers.done.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use pagoda_core::page::BasePage;
+
+    use super::*;
+
+    /// A member with one piece of work.
+    struct One(AtomicBool);
+
+    impl Member for One {
+        fn has_work(&self) -> bool {
+            !self.0.load(Ordering::Acquire)
+        }
+        fn work(&self, _: &mut Scratch) {
+            self.0.store(true, Ordering::Release);
+        }
+        fn look_after(&self) {}
+    }
+
+    #[test]
+    fn a_helper_had_the_last_reference_to_a_member_that_had_left() {
+        let helpers = Helpers::default();
+        std::thread::scope(|threads| {
+            for _ in 0..2 {
+                threads.spawn(|| helpers.help(&mut Scratch::new(BasePage::K4), |_, _| {}));
+            }
+            let mut late = 0;
+            for round in 0..5_000 {
+                let one = Arc::new(One(AtomicBool::new(false)));
+                let member: Arc<dyn Member> = one.clone();
+                helpers.join(Arc::clone(&member));
+                helpers.ring(1);
+                while round % 2 == 0 && one.has_work() {
+                    std::hint::spin_loop();
+                }
+                helpers.leave(&member);
+                drop(member);
+                late += usize::from(Arc::strong_count(&one) > 1);
+            }
+            helpers.quit();
+            assert_eq!(late, 0, "members that had left were still known");
+        });
     }
 }
