@@ -91,6 +91,33 @@ fn a_region_without_access_is_evicted_and_stays_without() {
     is_evicted(Rights::None, false);
 }
 
+/// Where nothing is lifted what is protected is held beyond the budget, and all goes on.
+#[test]
+fn beside_adopted_memory_a_protected_region_stays_and_ends_nothing() {
+    let Some(manager) = manager(false, BasePage::K64) else { return };
+    let foreign = Area::new(16, 0).expect("memory");
+    let adopted = manager.adopt(foreign.foreign()).expect("adopted");
+    for (rights, may_be_read) in [(Rights::Read, true), (Rights::None, false)] {
+        let [mut protected, mut other] = [(); 2].map(|()| manager.region(REGION).create().expect("a region"));
+        fill(&mut protected, 1);
+        let pages = protected.len() / PAGE;
+        let area = Area::of_region(protected.as_ptr(), pages);
+        area.protect(0..pages, rights).expect("protected");
+        if may_be_read {
+            // More of it than the budget holds comes back, and stays.
+            assert_eq!(wrong(&protected, 1), 0, "read as it is protected");
+            let anon_bytes = manager.stats().anon_bytes;
+            assert!(anon_bytes > BUDGET.get(), "{anon_bytes} bytes are there");
+        }
+        fill(&mut other, 2);
+        assert_eq!(wrong(&other, 2), 0, "beside the protected part");
+        area.protect(0..pages, Rights::Write).expect("writable again");
+        assert_eq!((wrong(&protected, 1), wrong(&other, 2)), (0, 0), "all of it can be moved again");
+        until("the budget holds again", || manager.stats().anon_bytes <= BUDGET.get());
+    }
+    drop(adopted);
+}
+
 /// Parts are protected in turn, as by a collector that has not scanned them yet.
 #[test]
 fn parts_that_are_protected_in_turn_keep_every_write() {

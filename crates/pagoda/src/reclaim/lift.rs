@@ -55,9 +55,12 @@ impl Engine {
         let all_are_told = LockedReader::new().and_then(|mut reader| {
             reader.for_each_of_all(|mapping| locked.push((mapping.start, mapping.end)))
         });
+        let all_are_told = all_are_told.is_ok_and(|told| told);
+        if !all_are_told {
+            self.lift.rest();
+        }
         let may_go = |range: &PageRange| {
-            all_are_told.as_ref().is_ok_and(|told| *told)
-                && !locked.iter().any(|(start, end)| *start < range.end() && range.start() < *end)
+            all_are_told && !locked.iter().any(|(start, end)| *start < range.end() && range.start() < *end)
         };
         for range in self.ranges_of(&refused) {
             if may_go(&range) && self.lift_or_parts(range, place, scratch) {

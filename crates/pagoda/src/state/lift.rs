@@ -4,11 +4,12 @@
 //! the asker reads: it has the gate exclusively, so that one request is under way at a time. This
 //! module must never forget a request that has begun.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use pagoda_linux::arena::lift::LiftPlace;
 use pagoda_linux::mem::range::PageRange;
+use pagoda_linux::process::thread::now_ns;
 
 use crate::state::wakeup::Bell;
 
@@ -18,6 +19,9 @@ const REFUSED_MOST: usize = 128;
 
 /// How long the thread sleeps at most when nothing is asked of it.
 const SLEEP_US: u32 = 1_000_000;
+
+/// How long nothing is lifted once pages had to stay.
+const REST_NS: u64 = 1_000_000_000;
 
 /// The states of a request, in the two low bits of its first address.
 const ASKED: usize = 1;
@@ -36,6 +40,8 @@ pub(crate) enum Answer {
 pub(crate) struct Lift {
     /// Only in a library: pages are noted.
     is_on: AtomicBool,
+    /// Until then nothing is lifted: the kernel told of pages that have to stay.
+    rests_until_ns: AtomicU64,
     /// Base pages that a move was refused for, by an address in each.
     refused: Mutex<Vec<usize>>,
     /// None within: no addresses or no thread could be had.
@@ -59,9 +65,17 @@ impl Lift {
         self.is_on.store(false, Ordering::Release);
     }
 
+    /// Lifts nothing for a while. Where pages have to stay they do so for long, and to ask for them
+    /// can take the kernel milliseconds.
+    pub(crate) fn rest(&self) {
+        self.rests_until_ns.store(now_ns() + REST_NS, Ordering::Relaxed);
+    }
+
     /// Whether protected memory is lifted here, as far as is known.
     pub(crate) fn works(&self) -> bool {
-        self.is_on.load(Ordering::Acquire) && !matches!(self.place.get(), Some(None))
+        self.is_on.load(Ordering::Acquire)
+            && !matches!(self.place.get(), Some(None))
+            && now_ns() >= self.rests_until_ns.load(Ordering::Relaxed)
     }
 
     /// Notes the base page at `address`. False if it is not to be lifted, or not now.
