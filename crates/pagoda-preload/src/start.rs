@@ -196,23 +196,24 @@ pub enum Start {
 /// A thread that is started beside the one that starts it, on the same processor. Most processes
 /// end before it runs at all. On another processor it would have to be woken twice, for its start
 /// and for its end, and each costs as much as the rest of a short process's start.
+///
+/// Only where a process may run everywhere: "everywhere" is what it gets back. It could not be told
+/// whether fewer were its own choice or its group's, which may grow.
 #[derive(Clone, Copy)]
-struct Beside {
-    /// Where it may run in the end.
-    all: Processors,
-}
+struct Beside;
 
 impl Beside {
     /// Holds the calling thread where it is, so that a thread that it starts begins there. None if
-    /// it may run nowhere else, or can't be held.
+    /// it may not run everywhere, or can't be held.
     fn hold() -> Option<Self> {
         let (all, here) = (affinity::of_thread(0).ok()?, affinity::current()?);
-        (all.count() > 1 && affinity::hold(0, &Processors::one(here)).is_ok()).then_some(Self { all })
+        let is_everywhere = all.count() > 1 && affinity::online() == Some(all.count());
+        (is_everywhere && affinity::hold(0, &Processors::one(here)).is_ok()).then_some(Self)
     }
 
-    /// Lets the calling thread run where it may.
-    fn let_go(&self) {
-        let _ = affinity::hold(0, &self.all);
+    /// Lets the calling thread run everywhere.
+    fn let_go(self) {
+        let _ = affinity::hold(0, &Processors::ALL);
     }
 }
 
@@ -221,7 +222,7 @@ pub fn begin(tree: Tree, start: Start) {
     current::set_watched();
     let beside = if let Start::WhenGrown = start { Beside::hold() } else { None };
     let spawned = spawn_raw(c"pagoda-watch", Box::new(move || watch(tree, start, beside)));
-    beside.iter().for_each(Beside::let_go);
+    beside.into_iter().for_each(Beside::let_go);
     if let Err(error) = spawned {
         decline(start);
         if let Some((config, member)) = introduce(tree, start) {
@@ -283,7 +284,7 @@ fn watch(tree: Tree, start: Start, beside: Option<Beside>) {
     if let Start::WhenGrown = start {
         sleep_us(LOOK_LEAST_US);
     }
-    beside.iter().for_each(Beside::let_go);
+    beside.into_iter().for_each(Beside::let_go);
     if alone::is_ending() {
         return;
     }

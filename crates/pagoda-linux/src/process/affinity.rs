@@ -10,6 +10,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use linux_raw_sys::general as raw;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::raw_syscall::syscall3;
@@ -103,6 +104,25 @@ pub fn hold(id: u32, processors: &Processors) -> Result<(), Errno> {
     unsafe { syscall3(raw::__NR_sched_setaffinity, id as usize, size_of_val(&processors.0), at) }.map(drop)
 }
 
+/// How many processors the machine has that are in use. None if the kernel does not say.
+#[must_use]
+pub fn online() -> Option<u32> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(c"/sys/devices/system/cpu/online", flags, Mode::empty()).ok()?;
+    let mut text = [0; 256];
+    let len = rustix::io::read(&file, &mut text).ok()?;
+    count_in(std::str::from_utf8(&text[..len]).ok()?)
+}
+
+/// The count of a list like `0-3,8`.
+fn count_in(list: &str) -> Option<u32> {
+    list.trim_ascii().split(',').try_fold(0, |count, part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let range: (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        Some(count + range.1.checked_sub(range.0)? + 1)
+    })
+}
+
 /// The processor that the calling thread runs on just now. None if the kernel does not say.
 #[must_use]
 pub fn current() -> Option<u32> {
@@ -116,6 +136,17 @@ pub fn current() -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn processors_of_a_list_are_counted() {
+        for (list, count) in [("0\n", Some(1)), ("0-1\n", Some(2)), ("0-3,8,10-11", Some(7))] {
+            assert_eq!(count_in(list), count, "{list}");
+        }
+        for list in ["", "3-1", "a", "0-"] {
+            assert_eq!(count_in(list), None, "{list}");
+        }
+        assert!(online().is_some_and(|count| count > 0));
+    }
 
     #[test]
     fn a_thread_is_held_on_one_processor_and_let_go() {
