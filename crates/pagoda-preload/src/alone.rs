@@ -17,7 +17,8 @@ use crate::start::{HAS_FAILED, Start, WANTED, begin};
 /// Whether the threads of this process are to end.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
-/// The member that this process is, with its number: a child has another.
+/// The member that this process is, with its number: a child has another. The lock is held for a
+/// copy alone, around nothing else.
 static MEMBER: Lock<Option<(u32, Member)>> = Lock::new(None);
 
 /// How long a call waits for the ends of our threads.

@@ -186,7 +186,7 @@ pub enum Start {
     AtOnce(Member),
     /// A child that is offered its missing pages: if it can take them over.
     TakesOver(Offer),
-    /// A member whose threads had ended for a call: again, when it has grown.
+    /// A member that ended its threads for a call: again, when it has grown.
     Again(Member),
     /// When it has grown. It is a member as soon as it has lived for a moment: most end before, and
     /// pay for nothing but a thread.
@@ -195,7 +195,7 @@ pub enum Start {
 
 /// A thread that is started beside the one that starts it, on the same processor. Most processes
 /// end before it runs at all. On another processor it would have to be woken twice, for its start
-/// and for its end, and each costs as much as the rest of a short process's start.
+/// and for its end, and on a busy machine each waits for its turn there.
 ///
 /// Only where a process may run everywhere: "everywhere" is what it gets back. It could not be told
 /// whether fewer were its own choice or its group's, which may grow.

@@ -194,6 +194,8 @@ impl ManagerBuilder {
                 .map_err(|error| StartError::FaultSignal(Errno::from(&error)))
         });
         let registration = registration.transpose()?;
+        // Before memory can be adopted, which turns it off.
+        engine.lift.turn_on();
         let shards = engine.store.releases().shards();
         let shared = Arc::new(Shared::new(maker, engine, registration));
         let base = self.config.base_page;

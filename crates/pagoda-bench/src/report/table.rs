@@ -31,7 +31,7 @@ pub fn grid<C: Into<String>>(
     table.to_string()
 }
 
-/// A table whose rows have names, and the JSON that the figures of the other columns are of.
+/// A table of rows with names, and the JSON that has the figures of the other columns.
 pub fn table<'a, const N: usize>(
     names: [&str; N],
     columns: &[Column],

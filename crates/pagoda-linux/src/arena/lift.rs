@@ -6,8 +6,8 @@
 //! others. Their owner never sees another protection than its own.
 //!
 //! The call posts an event and waits until it is read, so another thread than its caller has to
-//! read it. This module must never lift memory of which the caller does not know that it is
-//! managed: elsewhere the step back is not seen by the kernel's lock alone.
+//! read it. This module must never lift memory that may not be managed: only for managed memory
+//! does the event tell that the pages were the caller's.
 
 use std::io;
 
@@ -41,7 +41,7 @@ impl LiftPlace {
         self.0.range().contains(address)
     }
 
-    /// Where what lay at `from` is, once it was lifted.
+    /// The addresses of the pages of `from` once they are lifted.
     ///
     /// # Panics
     /// If it is longer than [`LIFT_BYTES`].
@@ -74,11 +74,11 @@ impl Space {
     pub fn put_back_lifted(&self, from: PageRange, place: &LiftPlace) -> Result<(), Errno> {
         let (old, new) = (at(place.of(from)), at(from));
         let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
-        // SAFETY: what was lifted goes back to where it lay, with its own protection.
+        // SAFETY: the lifted pages go back to their own addresses, with their own protection.
         unsafe { mremap_fixed(old, from.len(), from.len(), flags, new).map(drop) }
     }
 
-    /// Lets what was lifted from `from` be moved on, by [`evict`](Self::evict), once its event was
+    /// Lets the pages lifted from `from` be moved on, by [`evict`](Self::evict), once its event was
     /// read.
     ///
     /// # Errors
@@ -86,17 +86,18 @@ impl Space {
     pub fn open_lifted(&self, from: PageRange, place: &LiftPlace) -> Result<(), Errno> {
         let lifted = place.of(from);
         self.uffd.unregister(lifted)?;
-        // SAFETY: the addresses are ours, and what lies there is in the caller's hands alone. It is
-        // locked if its owner locked it at the last moment; then it could not be moved.
+        // SAFETY: the addresses are ours, and no other code uses the pages there.
+        //
+        // Their owner may have locked them at the last moment: then they could not be moved.
         unsafe {
             munlock(at(lifted), lifted.len())?;
             mprotect(at(lifted), lifted.len(), MprotectFlags::READ | MprotectFlags::WRITE)
         }
     }
 
-    /// Drops what is left of `from` at `place`: pages without content of its owner.
+    /// Drops the pages of `from` that are left at `place`: they hold no content of its owner.
     pub fn drop_lifted(&self, from: PageRange, place: &LiftPlace) {
-        // SAFETY: nothing relies on what was left behind there.
+        // SAFETY: nothing relies on the content of the pages that stayed behind.
         unsafe { place.0.discard(place.of(from)) };
     }
 }

@@ -70,8 +70,8 @@ pub fn spawn_raw(name: &'static std::ffi::CStr, body: Body) -> io::Result<()> {
         top.sub(2).write(run as *const () as usize);
         top.sub(1).write(start.expose_provenance());
     }
-    // Without CLONE_FS: a program whose directory and root no other thread shares may enter another
-    // mount namespace.
+    // Without CLONE_FS: a program may enter another mount namespace only if it shares its directory
+    // and root with no other thread.
     let flags = raw::CLONE_VM
         | raw::CLONE_SIGHAND
         | raw::CLONE_THREAD

@@ -49,7 +49,7 @@ impl Engine {
         if let Message::Remap { to, .. } = &message
             && self.lift.is_place(*to)
         {
-            // Our own: the entries tell what was lifted.
+            // Our own lift: the pages of its entries are taken from there.
             self.lift.tell();
             return None;
         }
@@ -185,15 +185,7 @@ impl Engine {
     /// still present there.
     pub(crate) fn discard(&self, table: &Table, range: PageRange, scratch: &mut Scratch) {
         self.forget_owed(range);
-        let spans = || {
-            let mut at = range.start();
-            std::iter::from_fn(move || {
-                let span = table.next_from(at).filter(|span| span.range().start() < range.end())?;
-                at = span.range().end();
-                Some(span)
-            })
-        };
-        self.discard_of(spans, range, Closing::new(self, range), scratch);
+        self.discard_of(|| table.spans_in(range), range, Closing::new(self, range), scratch);
     }
 
     /// The same for those spans that have a part of `range`. They are in the table, or only the

@@ -1,14 +1,14 @@
 //! Evicting memory of a library's regions that its owner has protected.
 //!
-//! What the hand could not move is noted, and the reclaimer has it lifted
+//! A page that the hand could not move is noted, and the reclaimer has it lifted
 //! (`pagoda_linux::arena::lift`): from then on it moves like any other page. The steps, all with
 //! the gate held exclusively:
 //!
-//! 1. All messages are read. Each page that is there must have its bit in its entry: what has none
+//! 1. All messages are read. Each page that is present must have its bit in its entry. One without
 //!    may be content that a discard has yet to drop, or that was written since.
 //! 2. The pages are lifted. No message is read until they have left. A discard that was announced
-//!    by then is carried out after it was read, and finds nothing: so all that was lifted is
-//!    content, but for pages whose bits go with the events that are read next.
+//!    by then is carried out after its event was read, and finds nothing. So each lifted page is
+//!    content, unless an event that is read next takes its bit.
 //! 3. Messages are read until that of the lift has come. The pages are moved to slots.
 //!
 //! Nothing is lifted that is locked, or while the kernel says that pages are pinned for long: a
@@ -32,7 +32,8 @@ use crate::state::lift::Answer;
 use crate::store::Scratch;
 use crate::table::{Filler, Page, Span, Table, give, try_take};
 
-/// How long lifted pages may be held by a transfer: as long as a fault may be in service.
+/// How long a lift may take, with the transfers that hold its pages: as long as a fault may be in
+/// service.
 const HELD_NS: u64 = 30_000_000_000;
 
 /// Between two tries to move a page that a transfer has pinned.
@@ -44,7 +45,7 @@ fn is_own(span: &Span) -> bool {
 }
 
 impl Engine {
-    /// Evicts what was noted, by as few lifts as can be. `start` starts the thread that lifts.
+    /// Evicts the noted pages, by as few lifts as can be. `start` starts the thread that lifts.
     pub(crate) fn evict_protected(&self, start: &dyn Fn() -> bool, scratch: &mut Scratch) {
         let refused = self.lift.take_refused();
         if refused.is_empty() {
@@ -199,12 +200,18 @@ impl Engine {
     ) -> bool {
         let whole = place.of(range);
         let seen = PageRange::page(whole.start() + first - range.start());
+        let since_ns = ran_ns();
+        let check_time = || {
+            if ran_ns().saturating_sub(since_ns) > HELD_NS {
+                self.stop(StopReason::EngineBroken);
+            }
+        };
         self.lift.ask(range);
-        while self.lift.answer() == Answer::Pending && self.space.held_pages(seen).is_empty() {
-            yield_now();
-        }
+        let mut has_left = false;
         while self.lift.answer() == Answer::Pending {
-            if self.read_for_lift(table, passed, scratch) == 0 {
+            has_left = has_left || !self.space.held_pages(seen).is_empty();
+            if !has_left || self.read_for_lift(table, passed, scratch) == 0 {
+                check_time();
                 yield_now();
             }
         }
@@ -219,16 +226,13 @@ impl Engine {
             return false;
         }
         self.space.open_lifted(range, place).unwrap_or_else(|_| self.stop(StopReason::EngineBroken));
-        let since_ns = ran_ns();
         while let ControlFlow::Continue(pause) = self.stage_lifted(table, range, whole, scratch) {
             if pause {
                 // A transfer has a page, or it is shared with the kernel's merged pages.
                 self.space.make_own(whole);
                 sleep_us(HELD_PAUSE_US);
             }
-            if ran_ns().saturating_sub(since_ns) > HELD_NS {
-                self.stop(StopReason::EngineBroken);
-            }
+            check_time();
             self.read_for_lift(table, passed, scratch);
         }
         self.space.drop_lifted(range, place);
@@ -244,17 +248,9 @@ impl Engine {
         whole: PageRange,
         scratch: &mut Scratch,
     ) -> ControlFlow<(), bool> {
-        // What is unmapped meanwhile needs no place.
-        let spans = || {
-            let mut at = range.start();
-            std::iter::from_fn(move || {
-                let span = table.next_from(at).filter(|span| span.range().start() < range.end())?;
-                at = span.range().end();
-                Some(span)
-            })
-        };
         let mut rest = ControlFlow::Break(());
-        for span in spans() {
+        // Without the parts that were unmapped meanwhile.
+        for span in table.spans_in(range) {
             let Some(within) = span.range().intersection(range) else { continue };
             for index in span.indices(within, table.entry_bytes()) {
                 let page = span.page(index, within, table.entry_bytes());

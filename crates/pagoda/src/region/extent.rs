@@ -17,11 +17,11 @@ impl Region {
     /// [`AccessError::Protected`]; an access by address raises SIGSEGV, or `EFAULT` from a system
     /// call. Content stays, and pages that are swapped out are swapped in by reads as before.
     ///
-    /// A protected part is evicted like any other, with a few microseconds more for each page, and
-    /// comes back with its protection. That is so for a part that mprotect(2) has protected by its
-    /// address, too. It stays resident, beyond the budget if nothing else can be evicted, where the
-    /// manager has adopted memory, where pages of the process are pinned for long (a device,
-    /// io_uring's registered buffers) and before Linux 5.7.
+    /// A protected part is evicted like any other, and comes back with its protection. That is so
+    /// for a part that mprotect(2) has protected by its address, too. It stays resident, beyond the
+    /// budget if nothing else can be evicted, where the manager has adopted memory, where pages of
+    /// the process are pinned for long (a device, io_uring's registered buffers) and before Linux
+    /// 5.7.
     ///
     /// # Errors
     /// The error of mprotect(2): an offset or length that is no multiple of the OS page, or the

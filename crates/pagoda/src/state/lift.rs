@@ -13,7 +13,7 @@ use pagoda_linux::process::thread::now_ns;
 
 use crate::state::wakeup::Bell;
 
-/// The most refused pages that are noted: four times what is lifted at once, of 64 KiB each.
+/// The most refused pages that are noted: as many as four lifts take, of 64 KiB each.
 /// Further ones are met again by the next round of the hand.
 const REFUSED_MOST: usize = 128;
 
@@ -141,7 +141,7 @@ impl Lift {
         self.was_told.load(Ordering::Relaxed)
     }
 
-    /// Lifts what is asked for until the reclaimer, which asks, has ended.
+    /// Lifts the ranges that are asked for until the reclaimer, which asks, has ended.
     pub(crate) fn serve(&self, lift: impl Fn(PageRange, &LiftPlace) -> bool) {
         while !self.quits.load(Ordering::Acquire) {
             self.bell.sleep(SLEEP_US);

@@ -66,6 +66,15 @@ impl Table {
     pub(crate) fn next_from(&self, address: usize) -> Option<&Span> {
         self.find(address).or_else(|| self.spans.range(address..).next().map(|(_, span)| span))
     }
+    /// The spans that have a part of `range`, lowest address first.
+    pub(crate) fn spans_in(&self, range: PageRange) -> impl Iterator<Item = &Span> {
+        let mut at = range.start();
+        std::iter::from_fn(move || {
+            let span = self.next_from(at).filter(|span| span.range().start() < range.end())?;
+            at = span.range().end();
+            Some(span)
+        })
+    }
     /// Every span, lowest address first.
     pub(crate) fn spans(&self) -> impl Iterator<Item = &Span> {
         self.spans.values()

@@ -99,9 +99,6 @@ impl Engine {
         let mut rebuild_due_ns = 0;
         let mut followed = Followed::default();
         let mut balancing = Balancing::default();
-        if start_lifter.is_some() {
-            self.lift.turn_on();
-        }
         while !self.is_quitting() {
             pagoda_linux::process::rights::follow();
             self.placement.follow(&mut followed);

@@ -230,7 +230,7 @@ fn the_published_figures_lead_to_the_benches_that_there_are() {
     }
 }
 
-/// Benches with cells that stay empty: what has no such figure, or no reason to tell.
+/// Benches with cells that stay empty: a row without such a figure, or without a reason to tell.
 const EMPTY_CELLS: [&str; 4] = ["base-page", "clear", "migrate", "tree"];
 
 #[test]

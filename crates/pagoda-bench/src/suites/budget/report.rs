@@ -1,4 +1,4 @@
-//! The figures as they are printed: JSON whose keys other tools read and as people read them. Pure.
+//! The printed figures: JSON with keys that other tools read, and tables for people. Pure.
 //!
 //! Every figure is a median over the pairs that count; every spread is the least and the greatest of them. A side
 //! that could not run has nulls and a reason, never a made-up number.

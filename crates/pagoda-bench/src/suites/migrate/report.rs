@@ -1,4 +1,4 @@
-//! The figures as they are printed: JSON whose keys other tools read, and tables for people. Pure.
+//! The printed figures: JSON with keys that other tools read, and tables for people. Pure.
 //!
 //! Every figure is a median over the rounds that count, every spread the least and the greatest of
 //! them.
@@ -25,7 +25,7 @@ const GIB: f64 = (1u64 << 30) as f64;
 /// The outcomes of one case, by the way to receive.
 pub type ByWay = Vec<(Way, Vec<Outcome>)>;
 
-/// What was measured, in the rounds that count.
+/// The measurements of the rounds that count.
 pub struct Outcomes {
     pub cases: Vec<(Case, ByWay)>,
     pub codecs: Vec<(Codec, Vec<Outcome>)>,

@@ -156,7 +156,7 @@ impl Bench<'_> {
         Ok(pairs.map(|pairs| (work, pairs)))
     }
 
-    /// A call whose times the work itself prints, in milliseconds: the medians of medians.
+    /// A call that the work itself times, in milliseconds: the medians of medians.
     fn calls(&self, held_bytes: u64, work: anyhow::Result<Work>) -> anyhow::Result<Value> {
         self.plan.progress.set_message("fork");
         let mut calls = json!({ "native": null, "pagoda": null, "ratio": null, "held_bytes": held_bytes });
@@ -177,7 +177,7 @@ impl Bench<'_> {
         Ok(calls)
     }
 
-    /// A tree whose time is that from its start to its end, and whether Pagoda's side failed. It has
+    /// A tree that is timed from its start to its end, and whether Pagoda's side failed. It has
     /// 1.2 times the native peak, and then half of it.
     fn tree(&self, name: &'static str, work: anyhow::Result<Work>) -> anyhow::Result<(Value, bool)> {
         self.plan.progress.set_message(name);

@@ -34,7 +34,7 @@ int main(int count, char **arguments) {
         if (!child) {
             if (enter() && errno == EPERM) _exit(77);
             CHECK(!errno);
-            // As the same user, who may open what the engine needs.
+            // As the same user: another may not open the engine's files.
             int ids = open("/proc/self/uid_map", O_WRONLY | O_CLOEXEC);
             CHECK(ids >= 0 && write(ids, ids_map, strlen(ids_map)) > 0);
             execl(arguments[0], arguments[0], "grown", (char *)0);

@@ -53,7 +53,7 @@ impl<'a> Bars<'a> {
         }
         self
     }
-    /// A figure for each of `sides`, whose label and name take the place of the `*` of both.
+    /// A figure for each of `sides`: its label and name take the place of the `*` of both.
     fn each(self, label: &str, path: &str, sides: &[Named]) -> Self {
         sides.iter().fold(self, |bars, (side, named, name)| {
             bars.figure(*side, label.replace('*', named), &path.replace('*', name))
