@@ -140,40 +140,46 @@ fn readahead_goes_to_frames_whose_os_pages_are_contiguous() {
             let taken = manager.stats().contiguous_ready_bytes;
             (manager, region, taken)
         };
-        // On a busy machine the threads that read ahead may come to little, for this once.
-        let mut tries = std::iter::repeat_with(read_once).take(5);
-        let (manager, region, taken) = tries
-            .find(|(_, _, taken)| *taken >= LEN as u64 / 2)
-            .expect("half of it is read to such frames in one of five times");
+        // The bytes of the file that are in memory, and of these those of contiguous frames.
+        let look = |manager: &Manager, region: &FileRegion| {
+            let engine = manager.engine();
+            let table = engine.gate_shared();
+            let span = table.find(region.inner().range.start()).expect("managed");
+            let (mut present, mut contiguous, mut is_told) = (0, 0, false);
+            for index in 0..blocks(region) {
+                let in_region = region.inner().range.start() + index * BLOCK;
+                let address = match span.word(index).backing() {
+                    Backing::Slot(slot) => {
+                        let slot = engine.space.claim_slot(slot);
+                        let address = engine.space.bytes(&slot).as_ptr().addr();
+                        engine.space.release_slot(slot);
+                        address
+                    }
+                    _ => in_region,
+                };
+                let frames = contiguous_bytes(PageRange::at(address, BLOCK), BLOCK).expect("pagemap");
+                let Some((is_present, is_contiguous)) = frames else { continue };
+                is_told = true;
+                (present, contiguous) = (present + is_present, contiguous + is_contiguous);
+            }
+            assert!(!is_told || present >= LEN as u64 / 2, "{present} of the file are in memory");
+            (present, contiguous)
+        };
         // Each thread that reads ahead may have got a huge page in each zone that nothing came to.
         let most = LEN as u64 + (HELPERS * zones.len()) as u64 * (2 << 20);
-        assert!(taken <= most, "{taken} of {most}");
-        // Most are where they were read to, and some have come into the region.
-        let engine = manager.engine();
-        let table = engine.gate_shared();
-        let span = table.find(region.inner().range.start()).expect("managed");
-        let (mut present, mut contiguous, mut is_told) = (0, 0, false);
-        for index in 0..blocks(&region) {
-            let in_region = region.inner().range.start() + index * BLOCK;
-            let address = match span.word(index).backing() {
-                Backing::Slot(slot) => {
-                    let slot = engine.space.claim_slot(slot);
-                    let address = engine.space.bytes(&slot).as_ptr().addr();
-                    engine.space.release_slot(slot);
-                    address
-                }
-                _ => in_region,
-            };
-            let frames = contiguous_bytes(PageRange::at(address, BLOCK), BLOCK).expect("pagemap");
-            let Some((is_present, is_contiguous)) = frames else { continue };
-            is_told = true;
-            (present, contiguous) = (present + is_present, contiguous + is_contiguous);
-        }
-        drop(table);
-        assert!(!is_told || present >= LEN as u64 / 2, "{present} of the file are in memory");
-        if crate::clear::zero_frame::tests::are_there_huge_pages() {
-            assert!(2 * contiguous >= present, "{contiguous} of {present} with {zones:?}");
-        }
+        let may_be_contiguous = crate::clear::zero_frame::tests::are_there_huge_pages();
+        // On a busy machine the threads that read ahead may come to little, and the kernel may move
+        // frames, for this once.
+        let is_met = std::iter::repeat_with(read_once).take(5).any(|(manager, region, taken)| {
+            assert!(taken <= most, "{taken} of {most}");
+            if taken < LEN as u64 / 2 {
+                return false;
+            }
+            // Most are where they were read to, and some have come into the region.
+            let (present, contiguous) = look(&manager, &region);
+            !may_be_contiguous || 2 * contiguous >= present
+        });
+        assert!(is_met, "half of it is read to such frames in one of five times, with {zones:?}");
     }
 }
 
