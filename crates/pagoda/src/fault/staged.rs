@@ -59,9 +59,8 @@ impl Engine {
             self.zones.put_pieces(&self.space, slot, there.without(moved.done).or(moved.copied));
             word.with_backing(Backing::None)
         } else {
-            // It may have come here by a fetch just now, and reclaim must know of it.
-            let slot = self.space.release_slot(slot);
-            self.queue_staged(span.entries(), page.index, slot);
+            // It has been in the queue since it was staged.
+            self.space.release_slot(slot);
             word
         };
         if moved.done.has(granule) {

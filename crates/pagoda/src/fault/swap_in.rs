@@ -45,6 +45,7 @@ impl Engine {
         let after = word.with_backing(Backing::Slot(slot));
         self.ledger.changed(word, after);
         give(entry, after);
+        self.queue_staged(entries, index, slot);
         true
     }
 

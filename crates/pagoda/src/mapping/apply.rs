@@ -283,7 +283,6 @@ impl Engine {
             match word.backing() {
                 Backing::Slot(slot) => {
                     self.zero_granules(slot, gone);
-                    self.queue_staged(entries, index, slot);
                     return word;
                 }
                 // Stored again in between: once more.
@@ -319,11 +318,11 @@ impl Engine {
 
     /// Remembers a page that came to be staged, so that reclaim finds it.
     pub(crate) fn queue_staged(&self, entries: &Entries, index: usize, slot: u32) {
-        let staged_pages = self.ledger.staged_bytes() as usize / self.entry_bytes();
         let mut hand = self.hand();
-        if hand.queue.len() > 2 * staged_pages + QUEUE_SLACK {
+        if hand.queue.len() > hand.queue_most.max(QUEUE_SLACK) {
             hand.queue
                 .retain(|staged| staged.entries.word(staged.index).backing() == Backing::Slot(staged.slot));
+            hand.queue_most = 2 * hand.queue.len();
         }
         hand.queue.push_back(Staged { entries: Arc::clone(entries), index, slot });
     }

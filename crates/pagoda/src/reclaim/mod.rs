@@ -46,8 +46,8 @@ pub(crate) const STAGED_SHARE: u64 = 16;
 /// looks at the regions. So cold pages of regions are evicted, too, later than those of files.
 const HAND_TURN: u32 = 16;
 
-/// Stale elements that the queue may hold before it is cleaned, so that a short queue is not
-/// cleaned all the time.
+/// Elements that the queue may hold before it is cleaned, so that a short queue is not cleaned all
+/// the time.
 pub(crate) const QUEUE_SLACK: usize = 1024;
 
 /// The most staged pages that are looked at for one of a short zone: with shares of 1:63, one is

@@ -15,14 +15,15 @@ pub(crate) struct Staged {
     pub(crate) slot: u32,
 }
 
-/// The state of reclaim: the clock's hand, and the staged pages, oldest first. The queue has at
-/// most one element for each staging since its oldest element was staged. A stale element is
-/// dropped when it comes up; all are dropped once the queue is twice as long as the number of
-/// staged pages (and [`QUEUE_SLACK`] more).
+/// The state of reclaim: the clock's hand, and the staged pages, oldest first. Each staged page is
+/// in the queue, from right after its entry says so. A stale element is dropped when it comes up;
+/// all are dropped once the queue is twice as long as it was after the last time.
 #[derive(Default)]
 pub(crate) struct Hand {
     pub(crate) address: usize,
     pub(crate) queue: VecDeque<Staged>,
+    /// The length from which stale elements are dropped. So a push costs a few looks on average.
+    pub(crate) queue_most: usize,
     /// Steps since the last that found something to evict.
     pub(crate) fruitless: u32,
     /// Steps while far more was staged than is to be.
