@@ -43,7 +43,18 @@ impl Engine {
                 Err(error) => self.stop(crate::fault::unreadable(error)),
             }
         };
-        if out.runs().all(|run| is_clean(run, scratch)) {
+        let all = Granules::range(0, (self.entry_bytes() / 4096) as u32);
+        // A whole page has one digest. Of a part each granule is looked at, so that only those are
+        // packed that were written.
+        let written = if out == all {
+            if is_clean((0, all.count()), scratch) { Granules::NONE } else { out }
+        } else {
+            let granules = out.runs().flat_map(|(from, to)| from..to);
+            granules
+                .filter(|at| !is_clean((*at, at + 1), scratch))
+                .fold(Granules::NONE, |written, at| written.or(Granules::range(at, at + 1)))
+        };
+        if written.is_empty() {
             self.counters.add(Counter::Evictions, 1);
             self.counters.add(Counter::EvictionsClean, 1);
             self.store.note_evicted(stored, out);
@@ -52,14 +63,13 @@ impl Engine {
             give(entry, after);
             return Step::FrameReady;
         }
-        let all = Granules::range(0, (self.entry_bytes() / 4096) as u32);
         let rest = all.without(out).without(after.resident());
         if !rest.is_empty() {
             // A page has to be in memory before it is packed anew with its written part.
             if !self.store.is_in_memory(stored) {
                 self.promote(handle, scratch);
             }
-            let changed: Vec<_> = out.runs().map(bytes).collect();
+            let changed: Vec<_> = written.runs().map(bytes).collect();
             if self.store.rewrite(stored, &changed, self.space.bytes(&slot), scratch) {
                 self.counters.add(Counter::Evictions, 1);
                 self.counters.add(Counter::Stores, 1);
