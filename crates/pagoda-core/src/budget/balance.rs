@@ -7,6 +7,8 @@
 //! to the file. Both rates are measured next to the boundary, by the distance of refaults as in the
 //! kernel's `workingset.c`: by how much left memory since the page did. A program whose working set
 //! nearly fits gets it; one that touches everything alike keeps as much compressed as there can be.
+//! What a byte less is worth shows only once some of it is in the file. So the first step is small:
+//! were it wrong, each page of it would cost a slow fault or two until it is back.
 //! This module must never measure: the caller passes counts and sizes.
 
 /// All of the store's limit.
@@ -15,8 +17,14 @@ pub const WHOLE: u64 = 256;
 /// The least part of it: an eighth. Below that most of the store is on its way to the file.
 pub const LEAST: u64 = WHOLE / 8;
 
-/// A step is this part of the share.
+/// A step is at most this part of the share.
 const STEP: u64 = 8;
+
+/// The first step down. Each one that nothing speaks against is followed by one twice as large.
+const FIRST_STEP: u64 = WHOLE / 64;
+
+/// How long a step down has to have its effect: the pages that went to the file come back, or not.
+const SETTLE_NS: u64 = 200_000_000;
 
 /// The least time of refaults that tells enough: a hundredth of the time between two looks.
 const NEAR_LEAST_NS: f64 = 1_000_000.0;
@@ -79,15 +87,25 @@ impl Refaults {
 #[derive(Clone, Copy, Debug)]
 pub struct Balance {
     parts: u64,
+    /// The next step down.
+    step: u64,
     backoff_ns: u64,
     not_before_ns: u64,
+    settled_ns: u64,
     /// It was lowered since it was last raised.
     is_lowered: bool,
 }
 
 impl Default for Balance {
     fn default() -> Self {
-        Self { parts: WHOLE, backoff_ns: BACKOFF_NS, not_before_ns: 0, is_lowered: false }
+        Self {
+            parts: WHOLE,
+            step: FIRST_STEP,
+            backoff_ns: BACKOFF_NS,
+            not_before_ns: 0,
+            settled_ns: 0,
+            is_lowered: false,
+        }
     }
 }
 
@@ -111,6 +129,7 @@ impl Balance {
         let loss = seen.edge as f64 * (spilled_ns - stored_ns).max(0.0) / seen.edge_bytes.max(1) as f64;
         if seen.edge >= EDGE_LEAST && loss > gain && self.parts < WHOLE {
             self.parts = WHOLE.min(self.parts + self.parts.div_ceil(STEP));
+            self.step = FIRST_STEP;
             self.not_before_ns = now_ns.saturating_add(self.backoff_ns);
             // Several steps up may answer one down.
             if std::mem::take(&mut self.is_lowered) {
@@ -119,11 +138,13 @@ impl Balance {
         } else if near_ns >= NEAR_LEAST_NS
             && gain > MARGIN * loss
             && self.parts > LEAST
-            && now_ns >= self.not_before_ns
+            && now_ns >= self.not_before_ns.max(self.settled_ns)
             && self.may_lower(seen, used)
         {
             let parts = self.parts.min(used);
-            self.parts = LEAST.max(parts - parts / STEP);
+            self.parts = LEAST.max(parts - self.step.min(parts / STEP));
+            self.step = (2 * self.step).min(WHOLE);
+            self.settled_ns = now_ns.saturating_add(SETTLE_NS);
             self.is_lowered = true;
             // The second step in this direction that nothing spoke against.
             if now_ns >= self.not_before_ns.saturating_add(self.backoff_ns) {
@@ -137,7 +158,7 @@ impl Balance {
     /// share to be less, or are in the file while colder ones are compressed.
     fn may_lower(&self, seen: &Refaults, used: u64) -> bool {
         let is_full = used > self.parts - self.parts / STEP;
-        used <= self.parts + self.parts / (2 * STEP) && (is_full || seen.near_spilled >= EDGE_LEAST)
+        used <= self.parts && (is_full || seen.near_spilled >= EDGE_LEAST)
     }
 }
 

@@ -95,6 +95,20 @@ fn a_program_that_touches_more_than_fits_alike_keeps_all_compressed() {
 }
 
 #[test]
+fn a_wrong_step_is_a_small_one() {
+    // It all fits, compressed.
+    let all = alike(223.0);
+    let mut model = Model::new();
+    let mut least = WHOLE;
+    for _ in 0..600 {
+        model.look(&all);
+        least = least.min(model.parts);
+    }
+    assert!(least < WHOLE, "it tries");
+    assert!(least >= WHOLE - WHOLE / 16, "{least} parts");
+}
+
+#[test]
 fn it_is_near_the_best_division_or_the_whole_for_skewed_programs() {
     for skew in [0.3, 0.5, 0.8] {
         let skewed = move |distance: f64| (distance / 600.0).min(1.0).powf(skew);

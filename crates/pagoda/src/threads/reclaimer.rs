@@ -188,9 +188,11 @@ impl Engine {
         if !self.store.can_spill() {
             return;
         }
-        let used = self.store.usage().memory_used_bytes.get();
+        let usage = self.store.usage();
+        let used = usage.memory_used_bytes.get();
         self.store.note_held(self.ledger.resident_bytes());
-        (so_far.near_bytes, so_far.edge_bytes) = (self.ledger.resident_bytes() / NEAR_PART, used / EDGE_PART);
+        so_far.near_bytes = self.ledger.resident_bytes() / NEAR_PART;
+        so_far.edge_bytes = (used / EDGE_PART).min(usage.file_bytes.get() + usage.remote_bytes.get());
         self.store.count_soon(&mut so_far);
         let seen = so_far.since(&std::mem::replace(&mut balancing.so_far, so_far));
         let used_parts = StoreShare::parts_of(used, self.store_memory_most());
