@@ -16,6 +16,9 @@ use rustix::mm::{Advice, madvise};
 /// Huge pages need this alignment.
 const ALIGN: usize = 2 << 20;
 
+/// What the processor loads at once.
+const CACHE_LINE: usize = 64;
+
 /// Offsets of reads and writes are multiples of this.
 pub const WORD: usize = size_of::<AtomicU64>();
 
@@ -79,6 +82,24 @@ impl ByteStore {
         // mapping is only ever accessed as such words (or discarded, which the kernel makes look
         // like stores of zero).
         unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(self.at() + offset), words) }
+    }
+
+    /// Begins to load bytes into the cache, where the processor is known to be able to.
+    ///
+    /// # Panics
+    /// As [`read_at`](Self::read_at).
+    pub fn prefetch(&self, offset: usize, len: usize) {
+        for line in self.words(offset, len).chunks(CACHE_LINE / WORD) {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a prefetch neither faults nor changes anything, and the address is that of
+            // a word of ours.
+            unsafe {
+                use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+                _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast());
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            let _ = line;
+        }
     }
 
     /// Copies `into.len()` bytes out. Touching memory that was never written may fault in zeroes.

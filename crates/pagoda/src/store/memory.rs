@@ -12,7 +12,7 @@ use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_core::space::blocks::{BlockLinks, BlockPool, NUMBERS};
 use pagoda_core::space::extents::Units;
-use pagoda_linux::mem::byte_store::{Backing, ByteStore};
+use pagoda_linux::mem::byte_store::{Backing, ByteStore, WORD};
 use pagoda_linux::process::lock::{Held, Lock};
 
 use super::OpenError;
@@ -142,6 +142,9 @@ fn block_bytes(base: BasePage) -> usize {
 const SMALL_SEGMENT: usize = 256 << 10;
 const LARGE_SEGMENT: usize = 2 << 20;
 const LARGE_SEGMENTS_FROM: u64 = 32 << 20;
+
+/// The longest part of an object that is asked for in advance: one OS page and the words around it.
+const PREFETCH_MOST: usize = (4 << 10) + 2 * WORD;
 
 /// Empty segments that are kept populated for the next puts.
 const RESERVE_SEGMENTS: u32 = 1;
@@ -308,13 +311,25 @@ impl MemoryTier {
             self.bytes.write_at(block as usize * self.block, piece);
         }
     }
-    /// Copies bytes `part` of an object to their place in `into`, and those that share a block with
+    /// Copies bytes `part` of an object to their place in `into`, and those that share a word with
     /// them. The caller keeps them there meanwhile (see [`super::objects`]).
     pub fn read(&self, first: u32, part: Range<usize>, into: &mut [u8]) {
-        let pieces =
-            self.links.chain(first).zip(into.chunks_mut(self.block)).take(part.end.div_ceil(self.block));
-        for (block, piece) in pieces.skip(part.start / self.block) {
-            self.bytes.read_at(block as usize * self.block, piece);
+        let from = part.start / WORD * WORD;
+        let to = part.end.next_multiple_of(WORD).min(into.len());
+        // In each block of the part, where that begins and ends.
+        let pieces = || {
+            let blocks = self.links.chain(first).zip((0..to).step_by(self.block));
+            blocks.skip(from / self.block).map(|(block, at)| {
+                let piece = at.max(from)..(at + self.block).min(to);
+                (block as usize * self.block + piece.start % self.block, piece)
+            })
+        };
+        // The blocks lie anywhere in cold memory: so they come together, not one after the other.
+        if to - from <= PREFETCH_MOST {
+            pieces().for_each(|(offset, piece)| self.bytes.prefetch(offset, piece.len()));
+        }
+        for (offset, piece) in pieces() {
+            self.bytes.read_at(offset, &mut into[piece]);
         }
     }
     /// Copies bytes over those of an object from `at` on, which is a multiple of eight. The last

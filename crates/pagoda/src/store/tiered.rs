@@ -26,7 +26,9 @@ use super::scratch::piece;
 use super::{GetError, Handle, OpenError, Put, PutError, Scratch, Store, StoreConfig, StoreUsage};
 use crate::crypto::digest::Digester;
 use crate::crypto::sealing::{Sealer, Version};
-use pagoda_linux::codec::pack::{extent, is_dense, is_packed, pack, repack, unpack, unpack_dense};
+use pagoda_linux::codec::pack::{
+    extent, header_bytes, is_dense, is_packed, pack, repack, unpack, unpack_dense,
+};
 
 /// How often a put makes room before it gives up. One round frees about 1 MiB, so more than one
 /// means that other threads took the room, or were reading all that could leave.
@@ -248,8 +250,8 @@ impl TieredStore {
                     let extent = if word.raw() {
                         Some(wanted)
                     } else {
-                        // The header lies in the first block.
-                        self.memory.read(word.first(), 0..1, bytes);
+                        let header = header_bytes(self.page).min(len);
+                        self.memory.read(word.first(), 0..header, bytes);
                         if is_dense(bytes) {
                             Some(0..len)
                         } else {
