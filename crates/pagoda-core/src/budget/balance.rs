@@ -35,9 +35,11 @@ const EDGE_LEAST: u64 = 8;
 /// The assumed cost of a fault from the file until one was seen.
 const FILE_NS: f64 = 200_000.0;
 
-/// The share is lowered if a resident byte is worth so many times a compressed one: a page that
-/// goes to the file is written, too.
-const MARGIN: f64 = 2.0;
+/// The share is lowered if a resident byte is worth so many times a compressed one. A refault that
+/// came soon would have been a hit if the least recently used page had left; of pages that leave in
+/// the order of their coming about a third would have been. And a page that goes to the file is
+/// written, by a thread whose running makes each move an interrupt.
+const MARGIN: f64 = 6.0;
 
 /// How long the share is not lowered after it had to be raised, at first and at most.
 const BACKOFF_NS: u64 = 500_000_000;

@@ -39,8 +39,9 @@ use crate::table::{Span, Table, give, try_take};
 /// memory.
 const LOOK_BOUND: usize = 4096;
 
-/// The share of the budget that is staged before the oldest of it is stored: one part in this.
-pub(crate) const STAGED_SHARE: u64 = 16;
+/// The share of what lies in frames that is staged before the oldest of it is stored: one part in
+/// this. A share of the budget would be a quarter of the frames where most of it is compressed.
+const STAGED_SHARE: u64 = 16;
 
 /// Where far more is staged than lies in regions (files that are read through), one step of so many
 /// looks at the regions. So cold pages of regions are evicted, too, later than those of files.
@@ -70,7 +71,7 @@ impl Engine {
         if no_small && self.give_back_a_huge_frame() {
             return Step::FrameReady;
         }
-        let (staged, share) = (self.ledger.staged_bytes(), self.marks().budget().get() / STAGED_SHARE);
+        let (staged, share) = (self.ledger.staged_bytes(), self.staged_most());
         let is_hands_turn = || {
             let mut hand = self.hand();
             hand.steps = hand.steps.wrapping_add(1);
@@ -95,6 +96,11 @@ impl Engine {
                 step
             }
         }
+    }
+
+    /// How much is staged before the oldest of it is stored.
+    pub(crate) fn staged_most(&self) -> u64 {
+        (self.ledger.resident_bytes() + self.ledger.staged_bytes()) / STAGED_SHARE
     }
 
     /// Stores the page that has been staged for longest. None if nothing is staged.

@@ -49,9 +49,9 @@ impl Written<'_> {
 }
 
 impl TieredStore {
-    /// Spills the oldest objects, in sequential writes of up to 1 MiB, until the segments that hold
-    /// any take `target_memory` or less. Returns the bytes freed in memory. Blocks for the disk.
-    /// [`trim`](Self::trim) then gives the emptied segments to the kernel.
+    /// Spills the oldest objects, in sequential writes of up to 1 MiB, until those in memory take
+    /// `target_memory` or less. Returns the bytes freed in memory. Blocks for the disk. The next
+    /// puts use the room; [`trim`](Self::trim) makes whole segments of it, for the kernel.
     ///
     /// # Errors
     /// [`PutError::Full`] if that could not be reached because there is nowhere to spill to or it
@@ -87,7 +87,7 @@ impl TieredStore {
     pub(super) fn spill_once(&self, target: Bytes) -> Result<u64, PutError> {
         let mut spiller = self.spiller.lock();
         let (occupied, used) = self.occupied_and_used();
-        if occupied <= target.get() {
+        if used <= target.get() {
             return Ok(0);
         }
         if used * 100 <= occupied * FULLNESS_PERCENT_MAX && self.empty_one_segment() {

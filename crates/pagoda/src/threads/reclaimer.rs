@@ -77,6 +77,12 @@ struct Seen {
     made_own_bytes: u64,
 }
 
+/// One part in this of the store's memory stays free for puts.
+const STORE_FREE: u64 = 32;
+
+/// One part in this of it is freed at a time.
+const STORE_ROUND: u64 = 64;
+
 /// As long as more than one part in this of the budget is in the regions or staged, an excess is
 /// reclaim's to end.
 const EVICTABLE_SHARE: u64 = 8;
@@ -195,21 +201,23 @@ impl Engine {
         so_far.edge_bytes = (used / EDGE_PART).min(usage.file_bytes.get() + usage.remote_bytes.get());
         self.store.count_soon(&mut so_far);
         let seen = so_far.since(&std::mem::replace(&mut balancing.so_far, so_far));
-        let used_parts = StoreShare::parts_of(used, self.store_memory_most());
+        // With what stays free.
+        let used_parts = StoreShare::parts_of(used + used / (STORE_FREE - 1), self.store_memory_most());
         self.store_share.set(balancing.balance.look(&seen, used_parts, now));
     }
 
     /// Spills before the store's memory is full, in the background, so that puts find room.
     fn keep_store_within_limits(&self, trouble: &mut Trouble, balance: &mut Balance) {
         let limit = self.store_memory_limit().get();
-        let is_short = || self.store.usage().memory_used_bytes.get() > limit - limit / 32;
+        let most = limit - limit / STORE_FREE;
+        let is_short = || self.store.usage().memory_used_bytes.get() > most;
         if is_short() {
             self.store.help_release();
         }
         if is_short() {
             // A file that is full or broken shows again at the next put, which is where it is dealt
             // with.
-            if self.store.spill(Bytes::new(limit - limit / 16)).is_err() {
+            if self.store.spill(Bytes::new(most - most / STORE_ROUND)).is_err() {
                 self.store_share.set(balance.can_not_spill(now_ns()));
             }
         }
