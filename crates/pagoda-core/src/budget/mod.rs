@@ -15,10 +15,14 @@ use crate::budget::watermark::Watermarks;
 use crate::page::{BasePage, HUGE_FRAME};
 use crate::size::Bytes;
 
-/// The share of the budget that compressed pages may take, in percent. At 3:1 this holds more than
-/// twice the budget, and a fifth of the budget is left for the working set. Where the file serves
-/// better, [`balance`] finds it out.
-const STORE_SHARE_PERCENT: u64 = 80;
+/// A budget leaves one part in this to the working set, and compressed pages may take the rest. At
+/// 3:1 that holds more than twice the budget. Where the file serves better, [`balance`] finds it
+/// out.
+const WORKING_SHARE: u64 = 5;
+
+/// A small budget leaves one in this, up to [`WORKING_LEAST`]: pinned pages are among them.
+const WORKING_SHARE_OF_SMALL: u64 = 4;
+const WORKING_LEAST: u64 = 16 << 20;
 
 /// The least part of a budget that compressed pages may take, as one in this many: immovable memory
 /// may be most of the budget.
@@ -52,12 +56,14 @@ pub fn addresses_most(budget: Bytes) -> Bytes {
 /// The most that compressed pages may ever take of `budget`.
 #[must_use]
 pub fn store_most(budget: Bytes) -> Bytes {
-    Bytes::new(budget.get() / 100 * STORE_SHARE_PERCENT)
+    let working = budget.get() / WORKING_SHARE;
+    let of_small = WORKING_LEAST.min(budget.get() / WORKING_SHARE_OF_SMALL);
+    Bytes::new(budget.get() - working.max(of_small))
 }
 
 /// The most that compressed pages may take of a budget now. `marks` keep some of it free, and
 /// `immovable` bytes (our own tables and unmanaged memory) can't be moved. Both reduce the part of
-/// the compressed pages, not the fifth of the working set. At least one part in
+/// the compressed pages, not that of the working set. At least one part in
 /// `STORE_SHARE_LEAST` of the budget, and never more than [`store_most`].
 #[must_use]
 pub fn store_limit(marks: &Watermarks, immovable: Bytes) -> Bytes {
@@ -221,6 +227,6 @@ mod tests {
     #[test]
     fn a_small_budget_leaves_a_working_set() {
         let marks = Watermarks::of_share(Bytes::mib(36), BasePage::K64, 2);
-        assert_eq!(store_limit(&marks, Bytes::mib(3)), Bytes::new((36 << 20) / 100 * 80 - (7 << 20)));
+        assert_eq!(store_limit(&marks, Bytes::mib(3)), Bytes::new((36 << 20) / 4 * 3 - (7 << 20)));
     }
 }
