@@ -5,6 +5,7 @@
 //! counters are printed. This module must never let a run look managed that was not.
 
 pub mod budget;
+pub mod explain;
 mod password;
 pub mod paths;
 mod peak_sampler;
@@ -14,6 +15,7 @@ mod table;
 mod verdict;
 
 use std::ffi::OsString;
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
@@ -55,7 +57,7 @@ pub struct RunArgs {
     /// The memory budget, like 512M or 2G (binary), or like 75% of what this process may have: the
     /// limit of its control group, or the machine's memory. With zones it is all of them together,
     /// and need not be said. Where the group's limit leaves less, that is the budget.
-    #[arg(long, short, value_name = "SIZE", allow_negative_numbers = true, required_unless_present = "zone")]
+    #[arg(long, short, value_name = "SIZE", allow_negative_numbers = true, required_unless_present_any = ["zone", "explain"])]
     memory: Option<Size>,
     /// Divides the budget among several kinds of memory: NAME=SIZE, NAME=SIZE@nodeN for memory of a
     /// NUMA node, or NAME=SIZE@remote for memory that is used when the others have none to spare.
@@ -99,6 +101,10 @@ pub struct RunArgs {
     /// Print no table at the end. Errors, and a budget that was not enforced, are still said.
     #[arg(long, short)]
     quiet: bool,
+    /// Say below the table what each of its rows means, and what to do next. Without a program: of
+    /// all rows, on standard output.
+    #[arg(long, conflicts_with = "quiet")]
+    explain: bool,
     /// Write all counters to this file at the end, as JSON.
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
@@ -111,7 +117,7 @@ pub struct RunArgs {
     #[arg(long)]
     best_effort: bool,
     /// The program and its arguments.
-    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    #[arg(required_unless_present = "explain", trailing_var_arg = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
 }
 
@@ -129,6 +135,11 @@ struct Managed {
 
 /// Runs it, and returns the exit status for this process.
 pub fn run(args: &RunArgs) -> Result<ExitCode, ExitError> {
+    if args.explain && args.command.is_empty() {
+        // To a closed standard output nothing can be said.
+        let _ = std::io::stdout().write_all(explain::explain(None).as_bytes());
+        return Ok(ExitCode::SUCCESS);
+    }
     // As long as a signal still ends this process: the password's file may be a pipe without a
     // writer.
     let remote = remote(args)?;
@@ -313,7 +324,7 @@ impl Run<'_> {
         });
         if verdict.table && !self.args.quiet {
             let program = self.args.command[0].to_string_lossy();
-            crate::print_error(&table::render(&Summary {
+            let table = table::render(&Summary {
                 program: &program,
                 zones: &self.args.zone,
                 ended,
@@ -322,7 +333,8 @@ impl Run<'_> {
                 counters,
                 gauges_at_peak,
                 trace: header.as_ref(),
-            }));
+            });
+            crate::print_error(&(table.clone() + &foot(&table, self.args.explain)));
         }
         if let Some(line) = &verdict.line {
             crate::say(line);
@@ -387,6 +399,17 @@ impl Run<'_> {
             )),
         })?;
         Ok((ended, start.elapsed()))
+    }
+}
+
+/// What follows the table: its explanation, or on a terminal how to get it.
+fn foot(table: &str, is_explained: bool) -> String {
+    match is_explained {
+        true => explain::explain(Some(table)),
+        false if std::io::stderr().is_terminal() => {
+            "  `pagoda run --explain` says what the rows mean, and what to do next\n".to_owned()
+        }
+        false => String::new(),
     }
 }
 

@@ -124,7 +124,7 @@ impl fmt::Display for Failure {
             Self::Stop(reason) => reason.fmt(f),
             Self::Unknown { code, errno } => write!(
                 f,
-                "the engine stopped for reason {code} ({errno}), which this pagoda does not know; use the command and \
+                "Pagoda stopped for reason {code} ({errno}), which this pagoda does not know; use the command and \
                  the preload library of one version"
             ),
         }
