@@ -5,6 +5,7 @@ mod bench;
 mod custody;
 mod doctor;
 mod exit_error;
+mod export;
 mod latency;
 mod manual;
 mod migrate;
@@ -43,6 +44,7 @@ enum Subcommands {
     Run(run::RunArgs),
     Doctor(doctor::DoctorArgs),
     Top(top::TopArgs),
+    Export(export::ExportArgs),
     Trace(trace::TraceArgs),
     Send(migrate::send::SendArgs),
     Recv(migrate::recv::RecvArgs),
@@ -73,6 +75,7 @@ fn main() -> ExitCode {
         Subcommands::Run(args) => run::run(&args),
         Subcommands::Doctor(args) => doctor::run(&args).map_err(own),
         Subcommands::Top(args) => top::run(&args),
+        Subcommands::Export(args) => export::run(&args),
         Subcommands::Trace(args) => trace::run(&args),
         Subcommands::Send(args) => migrate::send::run(&args),
         Subcommands::Recv(args) => migrate::recv::run(&args),
