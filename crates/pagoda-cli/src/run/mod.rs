@@ -9,6 +9,7 @@ pub mod explain;
 mod password;
 pub mod paths;
 mod peak_sampler;
+mod progress;
 mod stats;
 mod supervise;
 mod table;
@@ -40,6 +41,7 @@ use crate::trace::file::{self as trace_file, Header};
 use budget::{Group, Size};
 use paths::TreeFile;
 use peak_sampler::{Peaks, Sampler};
+use progress::{Progress, When};
 use stats::{Process, StatsFile};
 use supervise::{Ended, Failed};
 use table::Summary;
@@ -105,6 +107,11 @@ pub struct RunArgs {
     /// all rows, on standard output.
     #[arg(long, conflicts_with = "quiet")]
     explain: bool,
+    /// One line on the terminal while the program runs: memory, faults a second, whether it
+    /// thrashes, time. By default where standard error is a terminal and standard output is none,
+    /// unless --quiet is given.
+    #[arg(long, value_name = "WHEN", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "always")]
+    progress: Option<When>,
     /// Write all counters to this file at the end, as JSON.
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
@@ -299,7 +306,8 @@ impl Run<'_> {
         let (mut sampler, mut serving) = (None, None);
         // After the program: until then this process may have one thread only.
         let (ended, wall) = self.supervise(&mut command, || {
-            sampler = Sampler::start(tree);
+            let default = if self.args.quiet { When::Never } else { When::Auto };
+            sampler = Sampler::start(tree, Progress::new(self.args.progress.unwrap_or(default)));
             // Without its password the server deletes nothing, and content expires.
             serving = Some(managed.custody.start(managed.config.remote_with_password().ok().flatten()));
         })?;
