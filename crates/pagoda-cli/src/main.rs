@@ -12,6 +12,7 @@ mod migrate;
 mod output_file;
 mod program;
 mod run;
+mod set;
 mod top;
 mod trace;
 
@@ -44,6 +45,7 @@ enum Subcommands {
     Run(run::RunArgs),
     Doctor(doctor::DoctorArgs),
     Top(top::TopArgs),
+    Set(set::SetArgs),
     Export(export::ExportArgs),
     Trace(trace::TraceArgs),
     Send(migrate::send::SendArgs),
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
         Subcommands::Run(args) => run::run(&args),
         Subcommands::Doctor(args) => doctor::run(&args).map_err(own),
         Subcommands::Top(args) => top::run(&args),
+        Subcommands::Set(args) => set::run(&args),
         Subcommands::Export(args) => export::run(&args),
         Subcommands::Trace(args) => trace::run(&args),
         Subcommands::Send(args) => migrate::send::run(&args),

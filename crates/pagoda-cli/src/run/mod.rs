@@ -339,6 +339,7 @@ impl Run<'_> {
                 is_replaced,
                 wall,
                 counters,
+                budget_most: tree.budget_most(),
                 gauges_at_peak,
                 trace: header.as_ref(),
             });
