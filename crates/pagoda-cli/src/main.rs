@@ -5,12 +5,14 @@ mod bench;
 mod custody;
 mod doctor;
 mod exit_error;
+mod export;
 mod latency;
 mod manual;
 mod migrate;
 mod output_file;
 mod program;
 mod run;
+mod set;
 mod top;
 mod trace;
 
@@ -18,7 +20,7 @@ use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use exit_error::ExitError;
@@ -43,6 +45,8 @@ enum Subcommands {
     Run(run::RunArgs),
     Doctor(doctor::DoctorArgs),
     Top(top::TopArgs),
+    Set(set::SetArgs),
+    Export(export::ExportArgs),
     Trace(trace::TraceArgs),
     Send(migrate::send::SendArgs),
     Recv(migrate::recv::RecvArgs),
@@ -73,6 +77,8 @@ fn main() -> ExitCode {
         Subcommands::Run(args) => run::run(&args),
         Subcommands::Doctor(args) => doctor::run(&args).map_err(own),
         Subcommands::Top(args) => top::run(&args),
+        Subcommands::Set(args) => set::run(&args),
+        Subcommands::Export(args) => export::run(&args),
         Subcommands::Trace(args) => trace::run(&args),
         Subcommands::Send(args) => migrate::send::run(&args),
         Subcommands::Recv(args) => migrate::recv::run(&args),
@@ -104,11 +110,34 @@ fn usage(error: clap::Error) -> ExitCode {
             let text = error.render().to_string();
             let first = text.split("\n\n").next().unwrap_or_default();
             let words: Vec<_> = first.trim_start_matches("error: ").split_whitespace().collect();
-            let known = |name: &std::ffi::OsString| Arguments::command().find_subcommand(name).is_some();
-            let command = std::env::args_os().nth(1).filter(known);
-            let command = command.as_deref().and_then(std::ffi::OsStr::to_str).unwrap_or("run");
-            say(format_args!("{}; see `pagoda {command} --help`", words.join(" ")));
+            let named = std::env::args_os().nth(1).and_then(|name| name.into_string().ok());
+            let command =
+                named.as_deref().filter(|name| Arguments::command().find_subcommand(name).is_some());
+            let help = command.map_or("pagoda --help".to_owned(), |name| format!("pagoda {name} --help"));
+            say(format_args!("{}{}; see `{help}`", words.join(" "), meant(&error, named.as_deref())));
             ExitError::own("").exit_code()
         }
     }
+}
+
+/// The word that a wrong one looks like; of a command that is a program's name, how to run that.
+fn meant(error: &clap::Error, named: Option<&str>) -> String {
+    let kinds = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg];
+    let suggested = kinds.into_iter().find_map(|kind| match error.get(kind)? {
+        ContextValue::String(word) => Some(word.clone()),
+        ContextValue::Strings(words) => words.last().cloned(),
+        _ => None,
+    });
+    let Some(named) = named.filter(|_| error.kind() == ErrorKind::InvalidSubcommand) else {
+        return suggested.map_or_else(String::new, |word| format!("; did you mean `{word}`?"));
+    };
+    // To clap two letters in the wrong order are not alike, and `sort` is like `export`.
+    let is_near = |name: &&str| strsim::damerau_levenshtein(name, named) <= 1;
+    let arguments = Arguments::command();
+    let near = arguments.get_subcommands().map(clap::Command::get_name).find(is_near).map(str::to_owned);
+    let path = std::env::var_os("PATH");
+    if near.is_none() && program::find(named.as_ref(), path.as_deref()).is_ok() {
+        return format!("; to run a program: `pagoda run --memory SIZE -- {named}`");
+    }
+    near.or(suggested).map_or_else(String::new, |word| format!("; did you mean `{word}`?"))
 }

@@ -97,6 +97,9 @@ fn reference() -> String {
     let mut command = crate::Arguments::command();
     command.build();
     enter(&mut command, "pagoda", &mut page);
+    page.push_str("\n## The table of pagoda run\n\n`pagoda run --explain` prints:\n\n```text\n");
+    page.push_str(&crate::run::explain::explain(None));
+    page.push_str("```\n");
     page
 }
 

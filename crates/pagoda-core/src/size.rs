@@ -1,8 +1,9 @@
 //! Byte counts as a type, and the one parser for sizes that users write.
 //!
 //! `K`, `M`, `G` and `T` are binary, as in systemd and docker: `64M` is 67,108,864 bytes. A number
-//! without a suffix is bytes. This module must never guess: a size that it can't read exactly is an
-//! error that names the expected form.
+//! without a suffix is bytes. With a suffix there may be a fraction: `1.5G`; a part of a byte is
+//! cut off. This module must never guess: a text that is no such number is an error that names the
+//! expected form.
 
 use std::fmt;
 use std::str::FromStr;
@@ -74,7 +75,7 @@ impl fmt::Display for SizeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:?} is not a size: {}; write a whole number with K, M, G or T (binary), like 512M",
+            "{:?} is not a size: {}; write a number with K, M, G or T (binary), like 512M or 1.5G",
             self.input, self.reason
         )
     }
@@ -82,28 +83,51 @@ impl fmt::Display for SizeError {
 
 impl std::error::Error for SizeError {}
 
+/// More digits than these are below a byte of a TiB.
+const FRACTION_DIGITS_MAX: usize = 12;
+
+/// So many whole bytes are `0.fraction` of a unit. The fraction has at most
+/// [`FRACTION_DIGITS_MAX`] digits, so that nothing here overflows 128 bits.
+fn part_of(fraction: &str, shift: u32) -> u64 {
+    let digits = fraction.bytes().fold(0u128, |sum, digit| sum * 10 + u128::from(digit - b'0'));
+    let part = (digits << shift) / 10u128.pow(fraction.len() as u32);
+    u64::try_from(part).unwrap_or(u64::MAX)
+}
+
 impl FromStr for Bytes {
     type Err = SizeError;
 
     fn from_str(text: &str) -> Result<Self, SizeError> {
         let fail = |reason| SizeError::new(text, reason);
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-        let (number, suffix) = text.split_at(digits);
+        let (number, rest) = text.split_at(digits);
         if number.is_empty() {
             return Err(fail("it does not start with a digit"));
         }
         let number: u64 = number.parse().map_err(|_| fail("it is too large"))?;
+        let (fraction, suffix) = match rest.strip_prefix('.') {
+            Some(rest) => rest.split_at(rest.bytes().take_while(u8::is_ascii_digit).count()),
+            None => ("", rest),
+        };
+        if fraction.is_empty() != (suffix == rest) {
+            return Err(fail("no digit follows its point"));
+        }
+        if fraction.len() > FRACTION_DIGITS_MAX {
+            return Err(fail("it has more digits behind the point than a size needs"));
+        }
         let suffix = suffix.to_ascii_uppercase();
         let suffix = suffix.strip_suffix("IB").or_else(|| suffix.strip_suffix('B')).unwrap_or(&suffix);
         let shift = match suffix {
-            "" => 0,
+            "" if fraction.is_empty() => 0,
+            "" => return Err(fail("it is a part of a byte")),
             "K" => 10,
             "M" => 20,
             "G" => 30,
             "T" => 40,
             _ => return Err(fail("its suffix is unknown")),
         };
-        number.checked_mul(1 << shift).map(Self).ok_or_else(|| fail("it is too large"))
+        let whole = number.checked_mul(1 << shift).ok_or_else(|| fail("it is too large"))?;
+        Ok(Self(whole).saturating_add(Self(part_of(fraction, shift))))
     }
 }
 
@@ -135,8 +159,34 @@ mod tests {
     }
 
     #[test]
+    fn a_fraction_of_a_unit_is_its_whole_bytes() {
+        for (text, bytes) in
+            [("1.5G", 3 << 29), ("0.25m", 1 << 18), ("1.0K", 1024), ("0.1K", 102), ("2.75GiB", 11 << 28)]
+        {
+            assert_eq!(text.parse::<Bytes>().map(Bytes::get), Ok(bytes), "{text}");
+        }
+        assert_eq!("16777215.999999999999T".parse::<Bytes>().map(|size| size.get() >> 40), Ok(16_777_215));
+    }
+
+    #[test]
     fn what_is_not_a_size_says_why() {
-        for text in ["", "M", "-1", "1.5G", "12X", "99999999999999999999", "99999999T", "1 M"] {
+        for text in [
+            "",
+            "M",
+            "-1",
+            "1.5",
+            "1.G",
+            ".5G",
+            "1.5.5G",
+            "1,5G",
+            "1.1234567890123G",
+            "12X",
+            "99999999999999999999",
+            "99999999T",
+            "1 M",
+            "1.",
+            "1.5X",
+        ] {
             let error = text.parse::<Bytes>().expect_err(text).to_string();
             assert!(error.contains("like 512M"), "{error}");
         }

@@ -15,7 +15,8 @@ use pagoda_linux::uffd::{Mode, feature};
 use crate::assemble::{Owner, Policies, assemble, handler_count};
 use crate::config::Config;
 use crate::engine::shared::{RECLAIMER, Shared};
-use crate::error::{Errno, StartError, StopReason};
+use crate::error::abort_hook::report_and_abort;
+use crate::error::{Errno, StartError};
 use crate::frames::zones::{Place, ResizeError, ZoneConfig, ZoneStats};
 use crate::reclaim::passing::{Exhausted, OnExhausted};
 use crate::region::{AdoptedRegion, ForeignMemory, RegionBuilder, RegionError};
@@ -233,11 +234,6 @@ impl ManagerBuilder {
         }
         Ok(Manager { shared })
     }
-}
-
-fn report_and_abort(reason: StopReason) -> ! {
-    eprintln!("pagoda: {reason}");
-    std::process::abort()
 }
 
 /// Manages regions within a budget. Cheap to clone; it lives as long as its last clone or region.

@@ -6,6 +6,7 @@
 
 mod elf;
 pub mod preload;
+mod shell;
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -80,9 +81,11 @@ pub fn find(name: &OsStr, search: Option<&OsStr>) -> Result<PathBuf, ExitError> 
         let path = PathBuf::from(name);
         return match executable(&path) {
             Ok(()) => Ok(path),
-            Err(error) if is_absent(&error) => {
-                Err(ExitError::not_found(format!("{shown} was not found ({error}); check its path")))
-            }
+            Err(error) if is_absent(&error) => Err(ExitError::not_found(
+                shell::hint(name)
+                    .unwrap_or_else(|| format!("{shown} was not found ({error}); check its path")),
+            )),
+            Err(_) if path.is_dir() => Err(directory(&path)),
             Err(error) => {
                 Err(ExitError::not_executable(format!("{shown} can't be executed ({error}); check its mode")))
             }
@@ -102,13 +105,28 @@ pub fn find(name: &OsStr, search: Option<&OsStr>) -> Result<PathBuf, ExitError> 
             Err(_) => denied = denied.or(Some(path)),
         }
     }
+    let is_here = executable(&Path::new(".").join(name)).is_ok();
     Err(match denied {
+        Some(path) if path.is_dir() => directory(&path),
         Some(path) => ExitError::not_executable(format!(
             "{} can't be executed, and PATH has no other {shown}; check its mode",
             path.display()
         )),
-        None => ExitError::not_found(format!("{shown} was not found on PATH; give its path, or install it")),
+        None if is_here => ExitError::not_found(format!(
+            "{shown} was not found on PATH; it is in this directory: name it ./{shown}"
+        )),
+        None => ExitError::not_found(
+            shell::hint(name)
+                .unwrap_or_else(|| format!("{shown} was not found on PATH; give its path, or install it")),
+        ),
     })
+}
+
+fn directory(path: &Path) -> ExitError {
+    ExitError::not_executable(format!(
+        "{} is a directory, not a program; name a program in it",
+        path.display()
+    ))
 }
 
 fn is_absent(error: &io::Error) -> bool {

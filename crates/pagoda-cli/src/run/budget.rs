@@ -72,6 +72,9 @@ impl Group {
         let budget = match memory {
             Some(Size::Bytes(bytes)) => bytes,
             Some(Size::Percent(percent)) => self.part(percent),
+            None if zones.is_empty() => {
+                return Err(ExitError::own("--memory was not given; give a budget, like --memory 512M"));
+            }
             None => sum,
         };
         if !zones.is_empty() && budget != sum {

@@ -5,15 +5,18 @@
 //! counters are printed. This module must never let a run look managed that was not.
 
 pub mod budget;
+pub mod explain;
 mod password;
 pub mod paths;
 mod peak_sampler;
+mod progress;
 mod stats;
 mod supervise;
 mod table;
 mod verdict;
 
 use std::ffi::OsString;
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
@@ -38,6 +41,7 @@ use crate::trace::file::{self as trace_file, Header};
 use budget::{Group, Size};
 use paths::TreeFile;
 use peak_sampler::{Peaks, Sampler};
+use progress::{Progress, When};
 use stats::{Process, StatsFile};
 use supervise::{Ended, Failed};
 use table::Summary;
@@ -55,7 +59,7 @@ pub struct RunArgs {
     /// The memory budget, like 512M or 2G (binary), or like 75% of what this process may have: the
     /// limit of its control group, or the machine's memory. With zones it is all of them together,
     /// and need not be said. Where the group's limit leaves less, that is the budget.
-    #[arg(long, short, value_name = "SIZE", allow_negative_numbers = true, required_unless_present = "zone")]
+    #[arg(long, short, value_name = "SIZE", allow_negative_numbers = true, required_unless_present_any = ["zone", "explain"])]
     memory: Option<Size>,
     /// Divides the budget among several kinds of memory: NAME=SIZE, NAME=SIZE@nodeN for memory of a
     /// NUMA node, or NAME=SIZE@remote for memory that is used when the others have none to spare.
@@ -99,6 +103,15 @@ pub struct RunArgs {
     /// Print no table at the end. Errors, and a budget that was not enforced, are still said.
     #[arg(long, short)]
     quiet: bool,
+    /// Say below the table what each of its rows means, and what to do next. Without a program: of
+    /// all rows, on standard output.
+    #[arg(long, conflicts_with = "quiet")]
+    explain: bool,
+    /// One line on the terminal while the program runs: memory, faults a second, whether it
+    /// thrashes, time. By default where standard error is a terminal and standard output is none,
+    /// unless --quiet is given.
+    #[arg(long, value_name = "WHEN", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "always")]
+    progress: Option<When>,
     /// Write all counters to this file at the end, as JSON.
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
@@ -111,7 +124,7 @@ pub struct RunArgs {
     #[arg(long)]
     best_effort: bool,
     /// The program and its arguments.
-    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    #[arg(required_unless_present = "explain", trailing_var_arg = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
 }
 
@@ -129,6 +142,11 @@ struct Managed {
 
 /// Runs it, and returns the exit status for this process.
 pub fn run(args: &RunArgs) -> Result<ExitCode, ExitError> {
+    if args.explain && args.command.is_empty() {
+        // To a closed standard output nothing can be said.
+        let _ = std::io::stdout().write_all(explain::explain(None).as_bytes());
+        return Ok(ExitCode::SUCCESS);
+    }
     // As long as a signal still ends this process: the password's file may be a pipe without a
     // writer.
     let remote = remote(args)?;
@@ -288,7 +306,8 @@ impl Run<'_> {
         let (mut sampler, mut serving) = (None, None);
         // After the program: until then this process may have one thread only.
         let (ended, wall) = self.supervise(&mut command, || {
-            sampler = Sampler::start(tree);
+            let default = if self.args.quiet { When::Never } else { When::Auto };
+            sampler = Sampler::start(tree, Progress::new(self.args.progress.unwrap_or(default)));
             // Without its password the server deletes nothing, and content expires.
             serving = Some(managed.custody.start(managed.config.remote_with_password().ok().flatten()));
         })?;
@@ -313,16 +332,18 @@ impl Run<'_> {
         });
         if verdict.table && !self.args.quiet {
             let program = self.args.command[0].to_string_lossy();
-            crate::print_error(&table::render(&Summary {
+            let table = table::render(&Summary {
                 program: &program,
                 zones: &self.args.zone,
                 ended,
                 is_replaced,
                 wall,
                 counters,
+                budget_most: tree.budget_most(),
                 gauges_at_peak,
                 trace: header.as_ref(),
-            }));
+            });
+            crate::print_error(&(table.clone() + &foot(&table, self.args.explain)));
         }
         if let Some(line) = &verdict.line {
             crate::say(line);
@@ -387,6 +408,17 @@ impl Run<'_> {
             )),
         })?;
         Ok((ended, start.elapsed()))
+    }
+}
+
+/// What follows the table: its explanation, or on a terminal how to get it.
+fn foot(table: &str, is_explained: bool) -> String {
+    match is_explained {
+        true => explain::explain(Some(table)),
+        false if std::io::stderr().is_terminal() => {
+            "  `pagoda run --explain` says what the rows mean, and what to do next\n".to_owned()
+        }
+        false => String::new(),
     }
 }
 

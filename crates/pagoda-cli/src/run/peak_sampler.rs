@@ -4,9 +4,9 @@
 //! Each process keeps its own peaks, but those of several come at different times and have no sum.
 //! So a thread of `pagoda run` adds up their memory at the moment. A peak between two looks is
 //! missed, except that of a single process, which that one saw itself; a process holds its memory
-//! for longer than that as a rule. The same thread frees the places of processes that have ended,
-//! and sees whether the program was replaced by one that can't be managed. It must never hold up
-//! the end of a run.
+//! for longer than that as a rule. The same thread draws the line of `--progress`, frees the places
+//! of processes that have ended, and sees whether the program was replaced by one that can't be
+//! managed. It must never hold up the end of a run.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -15,6 +15,8 @@ use std::time::Duration;
 
 use pagoda::stats::counters::{Counter, Kind, Stats};
 use pagoda::tree::Tree;
+
+use super::progress::Progress;
 
 /// Forty looks a second, some microseconds each: as often as the processes themselves look when
 /// nothing happens.
@@ -112,7 +114,7 @@ pub struct Sampler {
 impl Sampler {
     /// Starts it; `None` if there can be no thread, and then the peaks are those of single
     /// processes. It takes no signal: its maker has blocked them all.
-    pub fn start(tree: Tree) -> Option<Self> {
+    pub fn start(tree: Tree, mut progress: Option<Progress>) -> Option<Self> {
         let (end, ended) = mpsc::channel();
         let body = move || {
             let mut peaks = Peaks::default();
@@ -127,12 +129,15 @@ impl Sampler {
                     tree.sweep_quickly();
                     tree.watch_first_unmanaged();
                 }
-                peaks.look(&tree.totals());
+                let totals = tree.totals();
+                peaks.look(&totals);
+                progress.iter_mut().for_each(|line| line.look(&totals));
                 if let Some(first) = tree.first() {
                     executable.look(first.owner_pid, first.execs);
                 }
             }
             peaks.replaced = executable.is_replaced();
+            progress.into_iter().for_each(Progress::end);
             peaks
         };
         let thread = std::thread::Builder::new().name("pagoda-sample".to_owned()).spawn(body).ok()?;

@@ -32,6 +32,8 @@ pub struct Summary<'a> {
     pub zones: &'a [ZoneConfig],
     /// The trace, if there is one.
     pub trace: Option<&'a Header>,
+    /// The largest budget that it had: it may have been changed while it ran.
+    pub budget_most: Bytes,
     /// The gauges are those of the moment when most was held, not of the end.
     pub gauges_at_peak: bool,
 }
@@ -68,8 +70,13 @@ pub fn render(summary: &Summary) -> String {
 fn memory(table: &mut Table, summary: &Summary) {
     let counters = &summary.counters;
     let base_page = Bytes::new(counters.base_page_bytes);
-    table.row("budget", bytes(counters.budget_bytes), format_args!("base page {base_page}"));
-    let over = counters.anon_peak_bytes.saturating_sub(counters.budget_bytes);
+    let most = summary.budget_most.get().max(counters.budget_bytes);
+    let changed = match most > counters.budget_bytes {
+        true => format!(", at the end; {} at most before", summary.budget_most),
+        false => String::new(),
+    };
+    table.row("budget", bytes(counters.budget_bytes), format_args!("base page {base_page}{changed}"));
+    let over = counters.anon_peak_bytes.saturating_sub(most);
     let kept = match over {
         _ if summary.is_replaced => "NOT ENFORCED: the program was replaced".to_owned(),
         0 => "within the budget".to_owned(),

@@ -11,6 +11,7 @@ fn render_with(counters: Stats) -> String {
         ended,
         wall: Duration::from_millis(1234),
         counters,
+        budget_most: Bytes::ZERO,
         gauges_at_peak: counters.processes > 1,
         trace: None,
     })
@@ -90,6 +91,27 @@ fn a_program_that_thrashed_is_told_a_budget_that_ends_it() {
         "thrashing         0.9 s  were waited for swapped-out pages; raise the budget to about 356 MiB";
     assert!(table.contains(says), "{table}");
     assert_eq!(row(&waited(100), "thrashing"), None, "less than a tenth of its 1.2 s");
+}
+
+#[test]
+fn a_budget_that_was_made_smaller_is_told_and_the_peak_is_held_against_the_largest() {
+    let ended = Ended { end: End::Exited(0), resident_peak_bytes: 0, is_replaced: false };
+    let table = render(&Summary {
+        is_replaced: false,
+        program: "sort",
+        zones: &[],
+        ended,
+        wall: Duration::from_secs(1),
+        counters: crate::stats_with(busy(), |stats| stats.anon_peak_bytes = 300 << 20),
+        budget_most: Bytes::mib(512),
+        gauges_at_peak: false,
+        trace: None,
+    });
+    assert!(
+        row(&table, "budget").is_some_and(|row| row.contains("at the end; 512 MiB at most before")),
+        "{table}"
+    );
+    assert!(row(&table, "peak").is_some_and(|row| row.contains("within the budget")), "{table}");
 }
 
 #[test]

@@ -52,11 +52,12 @@ pub fn verdict(ended: Ended, counters: &Stats, replaced: bool, best_effort: bool
         (None, Status::Managed | Status::Small) => table(None, own, "managed"),
         (None, Status::Released) => table(None, own, "released"),
         (None, Status::Failed) => {
-            let line = "the engine could not start, and did not say why; please report this".to_owned();
+            let line =
+                "Pagoda could not start in the program, and did not say why; please report this".to_owned();
             no_table(line, if best_effort { own } else { OWN_ERROR }, "failed")
         }
         (None, Status::NotStarted | Status::Unmanaged) => {
-            let reason = "the engine never started in the program; the loader's message above, if there is one, says \
+            let reason = "Pagoda never started in the program; the loader's message above, if there is one, says \
                           why, or it ended before its first library was loaded";
             // A status that tells of a failure already is worth more than ours.
             let exit_status = if best_effort || own != 0 { own } else { OWN_ERROR };

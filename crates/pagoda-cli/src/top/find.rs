@@ -42,6 +42,18 @@ pub struct Tree {
 }
 
 impl Tree {
+    /// Its name: what makes its file's name one that is never used twice.
+    pub fn label(&self) -> String {
+        let file = self.path.file_name().unwrap_or_default().to_string_lossy();
+        file.strip_prefix("pagoda-").unwrap_or(&file).to_owned()
+    }
+
+    /// The name of the program that was asked for; none if it has ended.
+    pub fn program(&self) -> Option<&str> {
+        let first = self.view.members.iter().position(|member| member.is_first)?;
+        self.names.get(first).map(String::as_str)
+    }
+
     fn has(&self, pid: u32) -> bool {
         self.maker == pid || self.view.members.iter().any(|member| member.identity.pid() == pid)
     }

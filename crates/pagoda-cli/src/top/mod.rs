@@ -7,9 +7,9 @@
 mod columns;
 mod describe;
 mod draw;
-mod find;
+pub mod find;
 mod plain;
-mod rows;
+pub mod rows;
 mod screen;
 mod state;
 

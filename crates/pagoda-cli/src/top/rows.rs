@@ -9,7 +9,7 @@ use std::time::Duration;
 use pagoda::frames::zones::ZoneStats;
 use pagoda::stats::counters::{Stats, Status};
 use pagoda::stats::latencies::Latencies;
-use pagoda::tree::{BaseView, MigrationState, MigrationView, RegionView};
+use pagoda::tree::{BaseView, MigrationState, MigrationView, RegionView, View};
 use pagoda_core::budget::thrashing::advice;
 use pagoda_core::size::Bytes;
 use serde::{Serialize, Serializer};
@@ -173,16 +173,29 @@ pub struct Zone {
 }
 
 impl Zone {
-    fn all(counters: &Stats) -> Vec<Self> {
-        let zone = |stats: &ZoneStats| Self {
+    fn of(stats: &ZoneStats) -> Self {
+        Self {
             bytes: stats.bytes.get(),
             held_bytes: stats.held.get(),
             free_bytes: stats.free.get(),
             low_bytes: stats.low.get(),
             high_bytes: stats.high.get(),
-        };
-        ZoneStats::all(counters).iter().map(zone).collect()
+        }
     }
+}
+
+/// The zones of a whole tree.
+pub fn zones(view: &View) -> Vec<ZoneStats> {
+    let mut zones = ZoneStats::all(&view.totals);
+    // Every engine has all zones, however small its share: together they are no larger.
+    for (at, zone) in zones.iter_mut().enumerate() {
+        let of_members = view
+            .members
+            .iter()
+            .filter_map(|member| ZoneStats::all(&member.counters).get(at).map(|zone| zone.bytes));
+        zone.bytes = of_members.max().unwrap_or(zone.bytes);
+    }
+    zones
 }
 
 /// Events between two looks, by second.
@@ -274,7 +287,7 @@ impl Row {
             free_high_bytes: counters.free_high_bytes,
             release_queued_bytes: counters.release_queued_bytes,
             copied_on_write_bytes: counters.copied_on_write_bytes,
-            zones: Zone::all(counters),
+            zones: ZoneStats::all(counters).iter().map(Zone::of).collect(),
             rates: None,
             region: None,
         }
@@ -325,8 +338,7 @@ pub fn groups(before: Option<&Look>, now: &Look) -> Vec<Group> {
 
 fn group(earlier: Option<(&Tree, Duration)>, tree: &Tree) -> Group {
     let Tree { path, maker, view, names } = tree;
-    let first = view.members.iter().position(|member| member.is_first);
-    let name = first.map_or("(its program has ended)", |at| &names[at]);
+    let name = tree.program().unwrap_or("(its program has ended)");
     let kind = if view.regions.is_some() { "library" } else { "tree" };
     let mut whole = Row::of(*maker, name, kind, &view.totals);
     whole.share_bytes = view.totals.budget_bytes;
@@ -345,11 +357,7 @@ fn group(earlier: Option<(&Tree, Duration)>, tree: &Tree) -> Group {
         row
     });
     let members: Vec<Row> = members.collect();
-    // Every engine has all zones, however small its share: together they are no larger.
-    for (at, zone) in whole.zones.iter_mut().enumerate() {
-        let of_members = members.iter().filter_map(|row| row.zones.get(at));
-        zone.bytes = of_members.map(|zone| zone.bytes).max().unwrap_or(zone.bytes);
-    }
+    whole.zones = zones(view).iter().map(Zone::of).collect();
     let regions = view.regions.as_ref();
     let rows = regions.map(|regions| regions.shown.iter().map(|region| Row::of_region(*maker, region)));
     Group {

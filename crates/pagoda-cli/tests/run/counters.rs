@@ -215,7 +215,7 @@ fn an_engine_that_never_started_is_said_and_is_no_success() {
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(status), "{rest}");
         assert!(
-            error.contains("NOT ENFORCED: the engine never started") && error.lines().count() == 1,
+            error.contains("NOT ENFORCED: Pagoda never started") && error.lines().count() == 1,
             "{error}"
         );
     }

@@ -3,6 +3,7 @@
 mod counters;
 mod managed;
 mod manners;
+mod progress;
 mod refusals;
 mod signals;
 #[path = "../support/static_program.rs"]

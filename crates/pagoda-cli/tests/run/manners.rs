@@ -135,3 +135,12 @@ fn a_closed_standard_error_is_no_reason_to_fail() {
     command.args(["run", "-m", "64M", "--best-effort", "--", "sh", "-c", "exit 6"]);
     assert_eq!(output(command.env("PAGODA_PRELOAD", "/nonexistent")).status.code(), Some(6));
 }
+
+#[test]
+fn the_tables_rows_are_explained_without_a_program() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pagoda"));
+    let output = output(command.args(["run", "--explain"]));
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
+    let said = text(&output.stdout);
+    assert!(said.contains("  native peak  ") && said.contains("-> raise --memory"), "{said}");
+}

@@ -27,9 +27,11 @@ fn bare(arguments: &[&str]) -> Command {
 
 #[test]
 fn sizes_that_do_not_parse() {
-    for size in ["", "M", "12X", "1.5G", "-1", "99999999T"] {
+    for size in ["", "M", "12X", "1.5", "-1", "99999999T"] {
         refused(&mut bare(&["run", "--memory", size, "--", "echo", "ran"]), 125, &["--memory"]);
     }
+    // A fraction of a unit is a size: this one is below the least budget.
+    refused(&mut bare(&["run", "-m", "31.5M", "--", "echo", "ran"]), 125, &["--memory 31.5 MiB", "32 MiB"]);
     refused(&mut bare(&["run", "-m", "12X", "--", "echo", "ran"]), 125, &["12X", "like 512M"]);
     refused(
         &mut bare(&["run", "-m", "64M", "--base-page", "32K", "--", "echo", "ran"]),
@@ -48,7 +50,23 @@ fn arguments_that_are_missing_or_unknown() {
     refused(&mut bare(&["run", "--", "echo", "ran"]), 125, &["--memory"]);
     refused(&mut bare(&["run", "-m", "64M"]), 125, &["PROGRAM"]);
     refused(&mut bare(&["run", "-m", "64M", "--colour", "--", "echo", "ran"]), 125, &["--colour"]);
-    refused(&mut bare(&["runs"]), 125, &["runs"]);
+    refused(
+        &mut bare(&["run", "-m", "64M", "--explian", "--", "echo", "ran"]),
+        125,
+        &["did you mean `--explain`?"],
+    );
+    refused(&mut bare(&["run", "--explain", "--", "echo", "ran"]), 125, &["--memory"]);
+}
+
+#[test]
+fn a_command_that_is_mistyped_or_left_out() {
+    refused(
+        &mut bare(&["rnu", "-m", "64M", "echo"]),
+        125,
+        &["'rnu'", "did you mean `run`?", "`pagoda --help`"],
+    );
+    refused(&mut bare(&["sort", "-r"]), 125, &["pagoda run --memory SIZE -- sort"]);
+    refused(&mut bare(&["no-such-program"]), 125, &["'no-such-program'", "`pagoda --help`"]);
 }
 
 #[test]
@@ -64,6 +82,17 @@ fn programs_that_are_not_there() {
     refused(&mut unmanaged(&["/nonexistent/program"]), 127, &["/nonexistent/program"]);
     refused(&mut unmanaged(&["/etc/passwd/program"]), 127, &["/etc/passwd/program"]);
     refused(&mut unmanaged(&[""]), 127, &["empty"]);
+    let directory = tempfile::tempdir().expect("a directory");
+    executable(directory.path(), "program", b"#!/bin/sh\necho ran\n");
+    refused(unmanaged(&["program"]).current_dir(directory.path()), 127, &["name it ./program"]);
+}
+
+#[test]
+fn names_that_are_the_shells_say_how_to_have_a_shell_do_it() {
+    refused(&mut unmanaged(&["cd", "/"]), 127, &["cd is a command of the shell's own", "sh -c 'cd …'"]);
+    refused(&mut unmanaged(&["sort /etc/passwd | head"]), 127, &["sh -c 'sort /etc/passwd | head'"]);
+    refused(&mut unmanaged(&["/bin/echo a"]), 127, &["command line for a shell"]);
+    refused(&mut unmanaged(&["A=1", "echo", "ran"]), 127, &["-- env A=1 PROGRAM"]);
 }
 
 #[test]
@@ -73,7 +102,9 @@ fn programs_that_can_not_be_executed() {
     fs::write(&path, "#!/bin/sh\necho ran\n").expect("written");
     refused(&mut unmanaged(&[path.to_str().expect("a name")]), 126, &["can't be executed"]);
     refused(unmanaged(&["program"]).env("PATH", directory.path()), 126, &["can't be executed"]);
-    refused(&mut unmanaged(&["/etc"]), 126, &["/etc"]);
+    refused(&mut unmanaged(&["/etc"]), 126, &["/etc is a directory, not a program"]);
+    fs::create_dir(directory.path().join("folder")).expect("made");
+    refused(unmanaged(&["folder"]).env("PATH", directory.path()), 126, &["folder is a directory"]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! beneath.
 
 mod library;
+mod set;
 mod terminal;
 
 use std::fs::Permissions;
@@ -83,6 +84,12 @@ impl Managed {
         let mut command = top(options);
         command.arg(self.run.id().to_string()).env("XDG_RUNTIME_DIR", self.runtime.path());
         command
+    }
+
+    /// What it shows as JSON.
+    fn json(&self) -> Value {
+        let output = self.top(&["--json", "--interval", "0.1"]).output().expect("pagoda starts");
+        serde_json::from_slice(&output.stdout).expect("JSON")
     }
 }
 

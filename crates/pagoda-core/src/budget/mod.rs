@@ -72,6 +72,10 @@ pub fn store_limit(marks: &Watermarks, immovable: Bytes) -> Bytes {
     store_most(marks.budget()).saturating_sub(beside).max(least)
 }
 
+/// How many times the budget that an engine started with it may have later: its arenas have as many
+/// addresses.
+pub const GROWS_TO: u64 = 2;
+
 /// The effective budget of a process with this `share` of `full`. A share that leaves nothing
 /// beside `immovable` is raised to the least with which faults are served. Where too many processes
 /// share too little, each makes slow progress, and the excess is claimed from the others. Never

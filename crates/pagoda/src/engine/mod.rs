@@ -285,11 +285,19 @@ impl Engine {
         (self.stop_hook)(reason)
     }
 
-    /// Sets the share of the budget that holds from now on.
+    /// Sets the share of the budget that holds from now on. A tree's budget may have grown, up to
+    /// what there are slots for.
     pub(crate) fn set_budget(&self, share: Bytes) {
-        let works =
-            budget::working(share, self.full_budget, self.immovable_bytes(), self.base, self.handlers);
+        let most = Bytes::new(self.full_budget.get().saturating_mul(budget::GROWS_TO));
+        let works = budget::working(
+            share.min(most),
+            self.full_budget,
+            self.immovable_bytes(),
+            self.base,
+            self.handlers,
+        );
         self.ledger.set_budget(works.get());
+        self.zones.set_only(works.max(self.full_budget));
     }
 
     /// Memory that no reclaim makes less: our own tables, and unmanaged and pinned memory.

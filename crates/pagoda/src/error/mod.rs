@@ -6,6 +6,7 @@
 //! must never allocate, and must never ask the C library for a message: the threads that show it
 //! have no C library state.
 
+pub(crate) mod abort_hook;
 mod immovable;
 pub(crate) mod other_process;
 mod start;
@@ -15,6 +16,7 @@ use std::fmt;
 
 use crate::stats::counters::Stats;
 
+pub use abort_hook::set_abort_hook;
 pub use immovable::{Immovable, Obstacle};
 pub use start::StartError;
 pub use stop::StopReason;
@@ -124,7 +126,7 @@ impl fmt::Display for Failure {
             Self::Stop(reason) => reason.fmt(f),
             Self::Unknown { code, errno } => write!(
                 f,
-                "the engine stopped for reason {code} ({errno}), which this pagoda does not know; use the command and \
+                "Pagoda stopped for reason {code} ({errno}), which this pagoda does not know; use the command and \
                  the preload library of one version"
             ),
         }

@@ -89,15 +89,15 @@ start_errors! {
         "`pagoda doctor` says which one is missing",
     /// The budget is below [`MINIMUM_BUDGET`].
     5 BudgetBelowMinimum
-        "the budget is below the {MINIMUM_BUDGET} that the engine needs for itself";
-        "give it more",
+        "the budget is below {MINIMUM_BUDGET}, the least with which a program can be moved in and out";
+        "give {MINIMUM_BUDGET} or more",
     /// The address space of the arenas could not be reserved.
     7 AddressSpace(Errno errno)
         "could not reserve the address space of the arenas";
         "raise or lift `ulimit -v`, and check vm.overcommit_memory and vm.max_map_count",
     /// No file descriptor was left.
     8 DescriptorLimit(Errno errno)
-        "could not open a file descriptor for the engine";
+        "could not open a file descriptor for Pagoda";
         "raise `ulimit -n` by 16",
     /// The store directory took no file.
     9 StoreDirectory(Errno errno)
@@ -184,13 +184,12 @@ impl fmt::Display for StartError {
             }
             errno @ ENFILE => write!(
                 f,
-                "could not open a file descriptor for the engine ({errno}); raise the limit of the whole machine: \
+                "could not open a file descriptor for Pagoda ({errno}); raise the limit of the whole machine: \
                  sysctl -w fs.file-max=1048576"
             ),
-            errno @ ENOMEM if matches!(self, Self::Threads(_)) => write!(
-                f,
-                "could not get memory for the engine's threads ({errno}); raise or lift `ulimit -v`"
-            ),
+            errno @ ENOMEM if matches!(self, Self::Threads(_)) => {
+                write!(f, "could not get memory for Pagoda's threads ({errno}); raise or lift `ulimit -v`")
+            }
             errno => {
                 // Whatever it was that was to be opened: the remedy is the same.
                 let error = if errno == EMFILE { Self::DescriptorLimit(errno) } else { *self };

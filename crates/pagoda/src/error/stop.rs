@@ -144,11 +144,11 @@ impl fmt::Display for StopReason {
                  `ulimit -Hn` if it has too few descriptors for a fork, and check that it does not close those it did not open"
             ),
             Self::EngineBroken => f.write_str(
-                "the engine met a state that should not be, so the process was ended rather than given wrong data; \
+                "Pagoda met a state that should not be, so the process was ended rather than given wrong data; \
                  please report this",
             ),
             Self::EngineMemory => f.write_str(
-                "the engine could not get memory for its own tables, so the process was ended; raise or lift `ulimit -v`, \
+                "Pagoda could not get memory for its own tables, so the process was ended; raise or lift `ulimit -v`, \
                  or raise vm.max_map_count",
             ),
             Self::PinsFull => f.write_str(

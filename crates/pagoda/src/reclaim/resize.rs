@@ -33,6 +33,13 @@ impl Zones {
     pub(crate) fn has_shrunk(&self) -> bool {
         self.shrunk.load(Ordering::Relaxed)
     }
+
+    /// Where the budget is not divided: its one zone has all of it.
+    pub(crate) fn set_only(&self, budget: Bytes) {
+        if let [part] = &*self.parts {
+            part.bytes.store(budget.get(), Ordering::Relaxed);
+        }
+    }
 }
 
 impl Engine {

@@ -88,6 +88,18 @@ macro_rules! counters {
             pub const fn kind(self) -> Kind {
                 match self { $(Self::$variant => Kind::$kind,)+ }
             }
+
+            /// Its name, as that of its field in [`Stats`].
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => stringify!($name),)+ }
+            }
+
+            /// What it counts, in a sentence or more: its documentation.
+            #[must_use]
+            pub const fn help(self) -> &'static str {
+                match self { $(Self::$variant => concat!($($doc),+),)+ }
+            }
         }
 
         /// A copy of all counters, taken without a lock: each number is right, two of them may be a

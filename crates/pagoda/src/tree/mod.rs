@@ -25,6 +25,7 @@
 //! This module must never wait for another process. A process that is no member looks at the file
 //! by a [`View`].
 
+mod budget;
 mod library;
 mod member;
 pub mod place;
@@ -43,6 +44,7 @@ use pagoda_linux::process::identity::{self, Identity};
 use pagoda_linux::process::image_mark;
 use pagoda_linux::process::thread::now_ns;
 
+pub use budget::BudgetError;
 pub use library::{BaseView, MigrationState, MigrationView, REGIONS_SHOWN_MOST, RegionView, RegionsView};
 pub use member::{Member, ShareKeeper};
 pub use view::{MemberView, View, ViewError};
@@ -89,6 +91,10 @@ enum Header {
     Library,
     /// The identity of the `pagoda run` that made the file, and removes it.
     Maker,
+    /// The budget that the file was made with.
+    BudgetBeganBytes,
+    /// The largest that it had since.
+    BudgetMostBytes,
 }
 
 const HEADER_WORDS: usize = 64;
@@ -118,7 +124,9 @@ const WORDS: usize = REGIONS + library::REGIONS_WORDS;
 fn create(path: &Path, budget: Bytes, base_page: BasePage) -> io::Result<SharedWords> {
     let words = SharedWords::create(path, WORDS)?;
     let header = |word: Header, value| words[word as usize].store(value, SeqCst);
-    header(Header::BudgetBytes, budget.get());
+    for word in [Header::BudgetBytes, Header::BudgetBeganBytes, Header::BudgetMostBytes] {
+        header(word, budget.get());
+    }
     header(Header::BasePageBytes, base_page.bytes() as u64);
     header(Header::Namespaces, identity::namespaces()?);
     Ok(words)
