@@ -11,7 +11,7 @@
 //! | `key_file` | the key of an image, in a file beside it |
 //!
 //! An image is untrusted: every length is compared with its file, and no byte of content is given
-//! before its digest was checked. Nothing here may give bytes of another block, or of a damaged one.
+//! before its digest was checked. Nothing here may give bytes of another block, or damaged ones.
 #![forbid(unsafe_code)]
 
 mod error;

@@ -1,7 +1,7 @@
 //! The header of an image file.
 //!
-//! It has a plain checksum, which notices damage without the key, and the root, which proves it with
-//! the key.
+//! It has a plain checksum, which notices damage without the key, and the root, which proves it
+//! with the key.
 
 use std::fmt;
 

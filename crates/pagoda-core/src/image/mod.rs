@@ -8,9 +8,11 @@
 //!          chunks        the entries of their blocks (`entry`); uniform chunks are left out
 //! ```
 //!
-//! The content is cut into blocks of 4 to 64 KiB. An entry says where a block's content is: nowhere,
-//! for zeroes and for one word over and over; packed in the file; or in the image that this one is
-//! a difference to. Digests form a tree under one key (`digest`): the header's root covers the
+//! The content is cut into blocks of 4 to 64 KiB. An entry says where a block's content is:
+//! nowhere, for zeroes and for one word over and over; packed in the file; or in the image that
+//! this one is a difference to.
+//!
+//! Digests form a tree under one key (`digest`): the header's root covers the
 //! header, the table and the received map, a table's digest covers a chunk, and an entry's covers
 //! the content of a block. So the index is had by one read, and each chunk is checked when it is
 //! used first.

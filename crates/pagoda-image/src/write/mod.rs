@@ -23,8 +23,8 @@ use pagoda_core::migrate::handshake::Codec;
 use pagoda_core::migrate::received::{ReceivedMap, words_for};
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
-use pagoda_linux::codec::lz4::Lz4;
-use pagoda_linux::codec::zstd::Compressor;
+use pagoda_linux::codec::lz4::{self, Lz4};
+use pagoda_linux::codec::zstd::{Compressor, Decompressor};
 use pagoda_linux::io::unfinished_file::UnfinishedFile;
 use pagoda_linux::mem::words::zeroed_words;
 use pagoda_linux::mem::zero_scan;
@@ -204,6 +204,46 @@ impl Writer {
             None => self.store(block, content)?,
         };
         self.set(block, entry);
+        Ok(())
+    }
+
+    /// Reads a block that was put back, to change a part of it and put it again. The bytes that it
+    /// took in the file are lost to the image.
+    ///
+    /// # Errors
+    /// If the file can't be read.
+    ///
+    /// # Panics
+    /// If there is no such block, or it was never put.
+    pub fn read_back(&mut self, block: u64, into: &mut [u8]) -> Result<(), ImageError> {
+        let chunk = self.chunks[(block / CHUNK_BLOCKS) as usize].as_ref().expect("a block that was put");
+        let entry = &chunk.as_chunks::<ENTRY_BYTES>().0[(block % CHUNK_BLOCKS) as usize];
+        match Entry::decode(entry, self.header.block_bytes).expect("it was made here") {
+            Entry::Zero => into.fill(0),
+            Entry::Same(word) => into.as_chunks_mut().0.fill(word),
+            Entry::Base => {
+                let base = self.options.base.as_ref().expect("it has a base");
+                let at = block * into.len() as u64;
+                let len = (base.len_bytes() - at).min(into.len() as u64) as usize;
+                into[len..].fill(0);
+                base.read_at(at, &mut into[..len])?;
+            }
+            Entry::Stored { codec, place, len, .. } => {
+                self.flush()?;
+                let packed = &mut self.packed[..len as usize];
+                let read = self.unfinished.file().read_exact_at(packed, place);
+                read.map_err(|error| ImageError::write(&self.path, error))?;
+                let unpacked = match codec {
+                    Codec::Lz4 => lz4::decompress(packed, into),
+                    Codec::Zstd => Decompressor::new().decompress(packed, into),
+                    Codec::None | Codec::Zlib => {
+                        into.copy_from_slice(packed);
+                        Some(())
+                    }
+                };
+                unpacked.ok_or_else(|| ImageError::damaged(&self.path, "what was just written"))?;
+            }
+        }
         Ok(())
     }
 
