@@ -21,13 +21,14 @@ fn docs() -> PathBuf {
 }
 
 /// The files outside of the book, by their paths from there.
-const READMES: [&str; 9] = [
+const READMES: [&str; 10] = [
     "../README.md",
     "../CONTRIBUTING.md",
     "../crates/pagoda/README.md",
     "../crates/pagoda-bench/README.md",
     "../crates/pagoda-cli/README.md",
     "../crates/pagoda-core/README.md",
+    "../crates/pagoda-image/README.md",
     "../crates/pagoda-linux/README.md",
     "../crates/pagoda-migrate/README.md",
     "../crates/pagoda-preload/README.md",
