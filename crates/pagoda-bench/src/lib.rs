@@ -31,7 +31,7 @@ use measure::process::{Cancel, Cancelled};
 use suites::budget::Load;
 use suites::budget::no_pressure;
 use suites::budget::report::KEYS;
-use suites::{all, base_page, budget, clear, counters, migrate, programs, release, tree, zones};
+use suites::{all, base_page, budget, clear, counters, migrate, programs, release, snapshot, tree, zones};
 
 /// What `--help` says of the keys that all have.
 const COMMON_KEYS: &str = "\
@@ -64,6 +64,8 @@ enum Bench {
     /// Closing owners with most of their memory stored: how it is released, by policy, beside an owner that starts, and against
     /// being killed with as much in the kernel's zram
     Release(release::ReleaseArgs),
+    /// Restoring memory from an image: its first byte, a scattered working set beside mmap and reading, and the pause of saving
+    Snapshot(snapshot::SnapshotArgs),
     /// Moving a live region: what zero pages cost at the destination, codecs, a writer that goes on, stored pages
     Migrate(migrate::MigrateArgs),
     /// Base pages of 4, 16 and 64 KiB by density, against the kernel's small, huge and 64 KiB pages: faults, tables, memory, time
@@ -195,6 +197,7 @@ fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         Bench::Clear(args) => clear::run(args),
         Bench::Zones(args) => zones::run(args),
         Bench::Release(args) => release::run(args),
+        Bench::Snapshot(args) => snapshot::run(args),
         Bench::Migrate(args) => migrate::run(args),
         Bench::BasePage(args) => base_page::run(args),
         Bench::Counters(args) => counters::run(args),

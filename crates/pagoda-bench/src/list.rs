@@ -8,7 +8,7 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use crate::report::html::{Chart, charts};
-use crate::suites::{base_page, budget, clear, counters, migrate, programs, release, tree, zones};
+use crate::suites::{base_page, budget, clear, counters, migrate, programs, release, snapshot, tree, zones};
 
 /// One bench.
 pub struct Entry {
@@ -27,7 +27,7 @@ pub struct Entry {
 }
 
 /// All of them, in the order in which `all` runs them: the longest last, so that where time runs out only they lack it.
-pub static BENCHES: [Entry; 9] = [
+pub static BENCHES: [Entry; 10] = [
     Entry {
         name: "zones",
         shows: "From which zone frames are taken: the fair policy and its baselines by counts, and streams over a file beside the kernel's mmap",
@@ -68,6 +68,14 @@ pub static BENCHES: [Entry; 9] = [
         takes_quick_s: 10,
         table: release::table::table,
         charts: charts::release,
+    },
+    Entry {
+        name: "snapshot",
+        shows: "Restoring memory from an image: its first byte, a scattered working set beside mmap and reading, and the pause of saving",
+        takes_min: 3,
+        takes_quick_s: 20,
+        table: snapshot::table::table,
+        charts: charts::snapshot,
     },
     Entry {
         name: "migrate",

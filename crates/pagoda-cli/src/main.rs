@@ -6,6 +6,7 @@ mod custody;
 mod doctor;
 mod exit_error;
 mod export;
+mod image;
 mod latency;
 mod manual;
 mod migrate;
@@ -50,6 +51,7 @@ enum Subcommands {
     Trace(trace::TraceArgs),
     Send(migrate::send::SendArgs),
     Recv(migrate::recv::RecvArgs),
+    Image(image::ImageArgs),
     /// Measure against the kernel, side by side on this machine.
     Bench(pagoda_bench::BenchArgs),
     Completions(manual::CompletionsArgs),
@@ -82,6 +84,7 @@ fn main() -> ExitCode {
         Subcommands::Trace(args) => trace::run(&args),
         Subcommands::Send(args) => migrate::send::run(&args),
         Subcommands::Recv(args) => migrate::recv::run(&args),
+        Subcommands::Image(args) => image::run(&args),
         Subcommands::Bench(_) => bench::run(),
         Subcommands::Completions(args) => Ok(manual::completions(&args)),
         Subcommands::Man(args) => manual::man(&args),

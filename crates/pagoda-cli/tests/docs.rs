@@ -29,6 +29,7 @@ const READMES: [&str; 10] = [
     "../crates/pagoda-c/README.md",
     "../crates/pagoda-cli/README.md",
     "../crates/pagoda-core/README.md",
+    "../crates/pagoda-image/README.md",
     "../crates/pagoda-linux/README.md",
     "../crates/pagoda-migrate/README.md",
     "../crates/pagoda-preload/README.md",

@@ -12,6 +12,7 @@ pub mod collapse;
 pub mod fault;
 pub mod fork;
 pub mod geometry;
+pub mod image;
 pub mod migrate;
 pub mod page;
 pub mod page_entry;

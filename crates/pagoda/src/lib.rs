@@ -108,6 +108,10 @@ pub use region::{
     Access, AccessError, AdoptedRegion, ForeignMemory, Managed, PageOutError, PinError, Pinned, Region,
     RegionBuilder, RegionError, Usage,
 };
+#[cfg(feature = "image")]
+pub use restore::{RestoreBuilder, RestoreError};
+#[cfg(all(feature = "image", feature = "migrate"))]
+pub use snapshot::{Saved, SnapshotError};
 pub use stats::account::{Account, Released};
 pub use stats::counters::Stats;
 pub use store::{AddressError, RemoteAddress};
@@ -126,6 +130,10 @@ mod mapping;
 pub mod migrate;
 mod reclaim;
 mod release;
+#[cfg(feature = "image")]
+mod restore;
+#[cfg(all(feature = "image", feature = "migrate"))]
+mod snapshot;
 mod table;
 mod threads;
 mod tuning;

@@ -370,6 +370,12 @@ impl Manager {
         Arc::clone(self.shared.engine_of_maker())
     }
 
+    /// The engine with its threads.
+    #[cfg(feature = "image")]
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     /// The engine, in the process that made the manager.
     #[cfg(feature = "migrate")]
     pub(crate) fn maker(&self) -> Result<&Arc<Engine>, OtherProcess> {

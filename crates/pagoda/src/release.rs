@@ -80,8 +80,7 @@ impl<'a> Closing<'a> {
     /// Takes a stored page that is not needed any more. False: it has to stay where it is until all
     /// frames are back.
     pub(crate) fn take(&mut self, handle: Handle) -> bool {
-        // It takes no room.
-        if handle.is_same_filled() {
+        if !handle.takes_room() {
             return true;
         }
         let store = &self.engine.store;

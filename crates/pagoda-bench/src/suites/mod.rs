@@ -8,5 +8,6 @@ pub(crate) mod counters;
 pub(crate) mod migrate;
 pub(crate) mod programs;
 pub(crate) mod release;
+pub(crate) mod snapshot;
 pub(crate) mod tree;
 pub(crate) mod zones;

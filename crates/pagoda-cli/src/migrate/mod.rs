@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use pagoda_core::size::Bytes;
-use pagoda_migrate::{Counts, Credentials, Error, Progress, Token};
+use pagoda_migrate::{Counts, Credentials, Progress, Token};
 use rustix::process::Signal;
 use signal_hook::flag::{register, register_conditional_shutdown, register_usize};
 
@@ -86,10 +86,10 @@ fn seconds(seconds: u32) -> Duration {
 }
 
 /// Set by a signal that asks to end: that there was one, and which.
-struct Cancel(Arc<AtomicBool>, Arc<AtomicUsize>);
+pub(crate) struct Cancel(Arc<AtomicBool>, Arc<AtomicUsize>);
 
 impl Cancel {
-    fn on_signals() -> Result<Self, ExitError> {
+    pub(crate) fn on_signals() -> Result<Self, ExitError> {
         let cancel = Self(Arc::new(AtomicBool::new(false)), Arc::default());
         let failed =
             |error| ExitError::own(format_args!("could not watch for signals ({error}); please report this"));
@@ -103,15 +103,15 @@ impl Cancel {
         Ok(cancel)
     }
 
-    fn look(&self) -> ControlFlow<()> {
+    pub(crate) fn look(&self) -> ControlFlow<()> {
         if self.0.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
     /// The exit status: as the shell reports a program that a signal has ended.
-    fn outcome(
+    pub(crate) fn outcome(
         &self,
         tried: &dyn fmt::Display,
-        result: Result<String, Error>,
+        result: Result<String, impl fmt::Display>,
     ) -> Result<ExitCode, ExitError> {
         match result {
             Ok(done) => {
@@ -133,16 +133,16 @@ impl Cancel {
 }
 
 /// How far it is, on a terminal; nothing elsewhere.
-struct Bar(ProgressBar);
+pub(crate) struct Bar(ProgressBar);
 
 /// A sender knows how far it is.
-const SENDING: &str =
+pub(crate) const SENDING: &str =
     "{msg} [{bar:30}] {binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}, {eta} to go";
 /// A receiver is not told of holes, and so doesn't.
 const RECEIVING: &str = "{msg} {binary_bytes} of an image of {binary_total_bytes}, {binary_bytes_per_sec}";
 
 impl Bar {
-    fn new(template: &str, quiet: bool) -> Self {
+    pub(crate) fn new(template: &str, quiet: bool) -> Self {
         let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new(0) };
         // The template is a constant; one that can't be read would leave the bar as it comes.
         Self(match ProgressStyle::with_template(template) {
@@ -152,12 +152,16 @@ impl Bar {
     }
 
     fn show(&self, what: &'static str, progress: &Progress) {
-        self.0.set_length(progress.image().get());
-        self.0.set_position(progress.counts().image_bytes);
+        self.show_bytes(what, progress.counts().image_bytes, progress.image().get());
+    }
+
+    pub(crate) fn show_bytes(&self, what: &'static str, done: u64, of: u64) {
+        self.0.set_length(of);
+        self.0.set_position(done);
         self.0.set_message(what);
     }
 
-    fn clear(&self) {
+    pub(crate) fn clear(&self) {
         self.0.finish_and_clear();
     }
 }
@@ -176,6 +180,6 @@ fn told(counts: &Counts, took: Duration) -> String {
 }
 
 /// A path in a message: one that says nothing to the terminal.
-fn shown(path: &Path) -> String {
+pub(crate) fn shown(path: &Path) -> String {
     path.display().to_string().escape_debug().to_string()
 }

@@ -16,36 +16,36 @@ pub struct Damaged;
 const CHECKSUM_BYTES: usize = 8;
 
 /// A message of `N` bytes being written.
-pub(super) struct Put<const N: usize> {
+pub(crate) struct Put<const N: usize> {
     bytes: [u8; N],
     at: usize,
 }
 
 impl<const N: usize> Put<N> {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { bytes: [0; N], at: 0 }
     }
 
-    pub(super) fn bytes<const M: usize>(mut self, value: [u8; M]) -> Self {
+    pub(crate) fn bytes<const M: usize>(mut self, value: [u8; M]) -> Self {
         self.bytes[self.at..self.at + M].copy_from_slice(&value);
         self.at += M;
         self
     }
-    pub(super) fn u8(self, value: u8) -> Self {
+    pub(crate) fn u8(self, value: u8) -> Self {
         self.bytes([value])
     }
-    pub(super) fn u16(self, value: u16) -> Self {
+    pub(crate) fn u16(self, value: u16) -> Self {
         self.bytes(value.to_le_bytes())
     }
-    pub(super) fn u32(self, value: u32) -> Self {
+    pub(crate) fn u32(self, value: u32) -> Self {
         self.bytes(value.to_le_bytes())
     }
-    pub(super) fn u64(self, value: u64) -> Self {
+    pub(crate) fn u64(self, value: u64) -> Self {
         self.bytes(value.to_le_bytes())
     }
 
     /// The message with its checksum, which has to be all that is missing.
-    pub(super) fn seal(mut self) -> [u8; N] {
+    pub(crate) fn seal(mut self) -> [u8; N] {
         assert!(self.at + CHECKSUM_BYTES == N, "a layout of {N} bytes ends with its checksum");
         let checksum = XxHash3_64::oneshot(&self.bytes[..self.at]);
         self.bytes[self.at..].copy_from_slice(&checksum.to_le_bytes());
@@ -54,32 +54,32 @@ impl<const N: usize> Put<N> {
 }
 
 /// A message of `N` bytes being read, field by field as it was put.
-pub(super) struct Take<'a, const N: usize> {
+pub(crate) struct Take<'a, const N: usize> {
     bytes: &'a [u8; N],
     at: usize,
 }
 
 impl<'a, const N: usize> Take<'a, N> {
-    pub(super) fn new(bytes: &'a [u8; N]) -> Self {
+    pub(crate) fn new(bytes: &'a [u8; N]) -> Self {
         Self { bytes, at: 0 }
     }
 
-    pub(super) fn bytes<const M: usize>(&mut self) -> [u8; M] {
+    pub(crate) fn bytes<const M: usize>(&mut self) -> [u8; M] {
         let mut value = [0; M];
         value.copy_from_slice(&self.bytes[self.at..self.at + M]);
         self.at += M;
         value
     }
-    pub(super) fn u8(&mut self) -> u8 {
+    pub(crate) fn u8(&mut self) -> u8 {
         u8::from_le_bytes(self.bytes())
     }
-    pub(super) fn u16(&mut self) -> u16 {
+    pub(crate) fn u16(&mut self) -> u16 {
         u16::from_le_bytes(self.bytes())
     }
-    pub(super) fn u32(&mut self) -> u32 {
+    pub(crate) fn u32(&mut self) -> u32 {
         u32::from_le_bytes(self.bytes())
     }
-    pub(super) fn u64(&mut self) -> u64 {
+    pub(crate) fn u64(&mut self) -> u64 {
         u64::from_le_bytes(self.bytes())
     }
 }

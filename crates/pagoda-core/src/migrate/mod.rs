@@ -56,7 +56,7 @@
 
 pub mod channel;
 pub mod convergence;
-mod fields;
+pub(crate) mod fields;
 pub mod frame;
 pub mod geometry;
 pub mod handshake;

@@ -67,6 +67,31 @@ impl<B: Bits> ReceivedMap<B> {
         self.words[(page / WORD_BITS) as usize].get() >> (page % WORD_BITS) & 1 == 1
     }
 
+    /// The runs of pages for which something was received, in order, each as long as it can be. Of
+    /// bits that are set meanwhile some are seen.
+    pub fn runs(&self) -> impl Iterator<Item = Range<u64>> + use<'_, B> {
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            let first = self.next(at, true)?;
+            at = self.next(first, false).unwrap_or(self.pages);
+            Some(first..at)
+        })
+    }
+
+    /// The first page from `from` on whose bit is this.
+    fn next(&self, from: u64, bit: bool) -> Option<u64> {
+        let mut at = from;
+        while at < self.pages {
+            let word = self.words[(at / WORD_BITS) as usize].get();
+            let rest = (if bit { word } else { !word }) >> (at % WORD_BITS);
+            if rest != 0 {
+                return Some(at + u64::from(rest.trailing_zeros())).filter(|page| *page < self.pages);
+            }
+            at = (at / WORD_BITS + 1) * WORD_BITS;
+        }
+        None
+    }
+
     /// Sets the bits of `extent`. Calls `run` for each longest run of its pages that were all new,
     /// or were all there before (`true`); in order, without a gap. Of several threads that mark a
     /// page exactly one sees it as new. Stops at the first error.

@@ -13,6 +13,17 @@ use rustix::mm::{self, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use crate::mem::range::PageRange;
 
+/// Drops the pages of a file that the kernel's page cache has, so that they are read from the disk
+/// again. Blocks until writes to it are there.
+///
+/// # Errors
+/// The kernel's.
+pub fn drop_cached(file: &File) -> io::Result<()> {
+    // Dirty pages can't be dropped.
+    file.sync_all()?;
+    Ok(fadvise(file, 0, None, Advice::DontNeed)?)
+}
+
 /// A mapping of a file; unmapped on drop.
 #[derive(Debug)]
 pub struct FileMapping {
@@ -29,9 +40,18 @@ impl FileMapping {
     /// # Panics
     /// If `len` is 0 or no whole number of OS pages.
     pub fn cold(file: &File, len: usize) -> io::Result<Self> {
-        // Dirty pages can't be dropped.
-        file.sync_all()?;
-        fadvise(file, 0, None, Advice::DontNeed)?;
+        drop_cached(file)?;
+        Self::map(file, len)
+    }
+
+    /// The same with the file's pages in the cache as they are.
+    ///
+    /// # Errors
+    /// The kernel's.
+    ///
+    /// # Panics
+    /// As [`cold`](Self::cold).
+    pub fn map(file: &File, len: usize) -> io::Result<Self> {
         // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing, and it
         // can't be written to.
         let at = unsafe { mmap(std::ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, file, 0)? };
@@ -47,6 +67,20 @@ impl FileMapping {
         let at = std::ptr::with_exposed_provenance_mut(self.range.start());
         // SAFETY: the range is this mapping's, and the advice changes no content.
         unsafe { madvise(at, self.range.len(), mm::Advice::Sequential) }.map_err(io::Error::from)
+    }
+
+    /// Has the kernel read and map a part of it now, whole OS pages. Blocks for the disk.
+    ///
+    /// # Errors
+    /// The kernel's.
+    ///
+    /// # Panics
+    /// If it reaches beyond the end.
+    pub fn populate(&self, offset: usize, len: usize) -> io::Result<()> {
+        assert!(offset + len <= self.range.len(), "{len} bytes at {offset} lie beyond the mapping's end");
+        let at = std::ptr::with_exposed_provenance_mut(self.range.start() + offset);
+        // SAFETY: the range is a part of this mapping, and the advice changes no content.
+        unsafe { madvise(at, len, mm::Advice::LinuxPopulateRead) }.map_err(io::Error::from)
     }
 
     /// Copies whole words from the mapping; a word that others write meanwhile has its value before

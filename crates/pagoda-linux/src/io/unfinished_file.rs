@@ -2,8 +2,9 @@
 //!
 //! It has no name while it is written, so that a process that is killed leaves nothing behind;
 //! where the file system has no such files, it has a hidden one that says `unfinished`. Only
-//! [`UnfinishedFile::publish`] gives it its name, once all of it is on disk, and never over a file
-//! that is there. It must never be published twice or by accident.
+//! [`UnfinishedFile::publish`] gives it its name, once all of it is on disk: over a file that is
+//! there only if it was made to replace it, and then in one step. It must never be published twice
+//! or by accident.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -25,6 +26,8 @@ pub struct UnfinishedFile {
     path: PathBuf,
     /// The name it has meanwhile, if it needs one.
     hidden: Option<PathBuf>,
+    /// It may take the place of another file.
+    replaces: bool,
 }
 
 /// The directory that `path` is to lie in.
@@ -43,10 +46,22 @@ impl UnfinishedFile {
         }
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         match open(parent(path), flags, Mode::from_raw_mode(MODE)) {
-            Ok(file) => Ok(Self { file: file.into(), path: path.to_owned(), hidden: None }),
+            Ok(file) => Ok(Self { file: file.into(), path: path.to_owned(), hidden: None, replaces: false }),
             Err(Errno::OPNOTSUPP | Errno::ISDIR) => Self::create_hidden(path),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Makes the file, which is to be `path`, in place of a file that may be there: until it is
+    /// published that one stays.
+    ///
+    /// # Errors
+    /// Those of open(2).
+    pub fn create_to_replace(path: &Path) -> io::Result<Self> {
+        // A file without a name can't replace one that is there.
+        let mut file = Self::create_hidden(path)?;
+        file.replaces = true;
+        Ok(file)
     }
 
     fn create_hidden(path: &Path) -> io::Result<Self> {
@@ -55,7 +70,7 @@ impl UnfinishedFile {
         name.push(format!(".{:016x}.unfinished", crate::process::child::random_u64()));
         let hidden = parent(path).join(name);
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(MODE).open(&hidden)?;
-        Ok(Self { file, path: path.to_owned(), hidden: Some(hidden) })
+        Ok(Self { file, path: path.to_owned(), hidden: Some(hidden), replaces: false })
     }
 
     /// The file, to be written.
@@ -82,7 +97,11 @@ impl UnfinishedFile {
                 linkat(CWD, own, CWD, &self.path, AtFlags::SYMLINK_FOLLOW)?;
             }
             Some(hidden) => {
-                renameat_with(CWD, hidden, CWD, &self.path, RenameFlags::NOREPLACE)?;
+                if self.replaces {
+                    fs::rename(hidden, &self.path)?;
+                } else {
+                    renameat_with(CWD, hidden, CWD, &self.path, RenameFlags::NOREPLACE)?;
+                }
                 self.hidden = None;
             }
         }
@@ -138,6 +157,22 @@ mod tests {
             assert_eq!(fs::read(&path).expect("read"), b"another's");
             assert_eq!(names(directory.path()), ["image"]);
             fs::remove_file(&path).expect("removed");
+        }
+    }
+
+    #[test]
+    fn a_file_is_replaced_only_by_a_finished_one_that_was_made_for_that() {
+        let directory = tempfile::tempdir_in("/var/tmp").expect("a directory");
+        let path = directory.path().join("image");
+        for content in [b"older", b"newer"] {
+            let before = fs::read(&path).ok();
+            let unfinished = UnfinishedFile::create_to_replace(&path).expect("created");
+            unfinished.file().write_all(content).expect("written");
+            assert_eq!(fs::read(&path).ok(), before);
+            unfinished.publish().expect("published");
+            assert_eq!(fs::read(&path).expect("read"), content);
+            drop(UnfinishedFile::create_to_replace(&path).expect("created"));
+            assert_eq!(names(directory.path()), ["image"]);
         }
     }
 

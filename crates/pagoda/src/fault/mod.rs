@@ -62,6 +62,8 @@ struct Miss<'a> {
     was_tried: bool,
     /// Its base page was read from the region's file.
     was_in_file: bool,
+    /// Its page in an image can't be had.
+    is_damaged: bool,
     /// One OS page that was read alone from the spill file, with the handle and digest that it had.
     content: [u8; OS_PAGE],
     read: Option<(u64, u64)>,
@@ -117,6 +119,7 @@ impl Engine {
             was_fetched: false,
             was_tried: false,
             was_in_file: false,
+            is_damaged: false,
             content: [0; OS_PAGE],
             read: None,
         };

@@ -20,6 +20,14 @@ use crate::table::{Entries, Page, give};
 /// Base pages that must be free for the granules around a fault to come with it.
 const PREFETCH_LEAVES: u64 = 2;
 
+/// The bytes of a page from the first to the last of these granules and `granule`.
+fn bytes_around(granules: Granules, granule: u32) -> std::ops::Range<usize> {
+    let with = granules.or(Granules::range(granule, granule + 1));
+    let (from, to) =
+        with.runs().fold((granule, granule + 1), |(from, to), run| (from.min(run.0), to.max(run.1)));
+    from as usize * OS_PAGE..to as usize * OS_PAGE
+}
+
 impl Engine {
     /// Serves a fault on a stored page from memory. None if its content has to be fetched first.
     pub(super) fn serve_stored(
@@ -30,7 +38,13 @@ impl Engine {
         miss: &mut Miss<'_>,
     ) -> Option<Served> {
         let Taken { page, word, granule, .. } = *taken;
-        let is_in_memory = || self.store.is_in_memory(Handle::from_bits(handle));
+        // The thread gets SIGBUS there, and no other thread is concerned.
+        if miss.is_damaged && self.store.is_of_image(Handle::from_bits(handle)) {
+            return Some(self.refuse(taken, miss));
+        }
+        let comes = part.map_or(0..self.entry_bytes(), |part| bytes_around(part.all, granule));
+        let brought = self.store.is_brought(Handle::from_bits(handle), &comes, miss.scratch);
+        let is_in_memory = || brought || self.store.is_in_memory(Handle::from_bits(handle));
         // While the file was read the page may have been fetched, written and stored anew. The
         // digest shows whether it still is the same.
         let (after, served) = if self.is_still(handle, granule, miss.read) {
@@ -61,6 +75,13 @@ impl Engine {
         is_new: bool,
         miss: &mut Miss<'_>,
     ) -> Option<Served> {
+        if !miss.was_tried && self.store.is_of_image(Handle::from_bits(handle)) {
+            miss.was_tried = true;
+            let comes = part.map_or(0..self.entry_bytes(), |part| bytes_around(part.all, granule));
+            self.bring_from_image(handle, comes, granule, miss);
+            give(&entries[index], word);
+            return None;
+        }
         miss.was_tried = true;
         // A second fault on a page predicts more, and so does a granule that comes back soon. Its
         // page takes the place of others that are not used.
@@ -78,6 +99,26 @@ impl Engine {
         }
         miss.was_fetched = true;
         None
+    }
+
+    /// Reads a part of an image's page without the gate. Where that is damaged the granule is read
+    /// alone.
+    fn bring_from_image(
+        &self,
+        handle: u64,
+        comes: std::ops::Range<usize>,
+        granule: u32,
+        miss: &mut Miss<'_>,
+    ) {
+        let stored = Handle::from_bits(handle);
+        if self.store.bring(stored, comes, miss.scratch).is_ok() {
+            return;
+        }
+        let at = granule as usize * OS_PAGE;
+        let alone = self.store.get(stored, at, &mut miss.content, miss.scratch);
+        miss.is_damaged = alone.is_err();
+        // No digest of the store's: an image never changes.
+        miss.read = alone.is_ok().then_some((handle, 0));
     }
 
     /// Whether the granule that is stored now is the one that was read from the file, by its handle

@@ -46,7 +46,7 @@ pub(crate) mod huge;
 mod install;
 mod landing;
 mod reader;
-mod source;
+pub(crate) mod source;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -40,7 +40,7 @@ const LOOK_BYTES: usize = 32 * STRIPE_BYTES;
 const FORGET_TRIES: u32 = 1000;
 
 /// A region that is being sent.
-pub(super) struct RegionSource<'a> {
+pub(crate) struct RegionSource<'a> {
     pub(super) engine: &'a Engine,
     pub(super) memory: &'a RegionMemory,
     pub(super) range: PageRange,
@@ -60,7 +60,7 @@ struct Looking {
 
 impl<'a> RegionSource<'a> {
     /// Begins to track writes to the region.
-    pub(super) fn begin(region: &'a Region) -> Result<Self, Error> {
+    pub(crate) fn begin(region: &'a Region) -> Result<Self, Error> {
         region.maker().map_err(|error| Error::Source(error.into()))?;
         let memory = region.memory();
         if region.receiving().is_some() {

@@ -30,6 +30,14 @@ pub enum AccessError {
          saved"
     )]
     Lost,
+    /// The image that the region was restored from is damaged there, or can't be read.
+    #[error(
+        "the image is damaged or unreadable at offset {offset}; get another copy of it, and restore anew"
+    )]
+    Damaged {
+        /// Where its OS page begins in the region, in bytes.
+        offset: usize,
+    },
 }
 
 /// Why a part of a region could not be paged out.

@@ -21,7 +21,7 @@ use pagoda_linux::mem::region_memory::RegionMemory;
 
 use crate::error::other_process::OtherProcess;
 
-#[cfg(feature = "migrate")]
+#[cfg(any(feature = "image", feature = "migrate"))]
 use std::sync::Arc;
 #[cfg(feature = "migrate")]
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,7 +35,7 @@ pub use pagoda_linux::mem::region_memory::{Access, ForeignMemory};
 pub use pinned::{PinError, Pinned};
 pub use presence::Usage;
 
-#[cfg(feature = "migrate")]
+#[cfg(any(feature = "image", feature = "migrate"))]
 use crate::engine::Engine;
 #[cfg(feature = "migrate")]
 use crate::migrate::Receiving;
@@ -45,6 +45,9 @@ pub struct Region {
     managed: Managed,
     /// Its own mapping, there until it is dropped.
     memory: Option<RegionMemory>,
+    /// The image that it was restored from.
+    #[cfg(feature = "image")]
+    restored: Option<crate::restore::held::Restored>,
     /// It is being sent elsewhere.
     #[cfg(feature = "migrate")]
     sending: AtomicBool,
@@ -64,15 +67,19 @@ impl Drop for Sending<'_> {
     }
 }
 
+#[cfg(any(feature = "image", feature = "migrate"))]
+impl Region {
+    /// The engine, in the process that made the region.
+    pub(crate) fn maker(&self) -> Result<&Arc<Engine>, OtherProcess> {
+        self.shared.engine()
+    }
+}
+
 #[cfg(feature = "migrate")]
 impl Region {
     /// The engine, for callers that have asked [`maker`](Self::maker).
     pub(crate) fn engine(&self) -> &Engine {
         self.shared.engine_of_maker()
-    }
-    /// The engine, in the process that made the region.
-    pub(crate) fn maker(&self) -> Result<&Arc<Engine>, OtherProcess> {
-        self.shared.engine()
     }
     /// Its own mapping, for callers that have asked [`maker`](Self::maker).
     pub(crate) fn memory(&self) -> &RegionMemory {
@@ -104,11 +111,30 @@ impl Region {
         Self {
             managed,
             memory: Some(memory),
+            #[cfg(feature = "image")]
+            restored: None,
             #[cfg(feature = "migrate")]
             sending: AtomicBool::new(false),
             #[cfg(feature = "migrate")]
             receiving: None,
         }
+    }
+
+    /// Its addresses.
+    #[cfg(feature = "image")]
+    pub(crate) fn range(&self) -> PageRange {
+        self.managed.range
+    }
+
+    /// Keeps the image that it is restored from, as long as the region lives.
+    #[cfg(feature = "image")]
+    pub(crate) fn set_restored(&mut self, restored: crate::restore::held::Restored) {
+        self.restored = Some(restored);
+    }
+    /// The image that it was restored from.
+    #[cfg(feature = "image")]
+    pub(crate) fn restored(&self) -> Option<&crate::restore::held::Restored> {
+        self.restored.as_ref()
     }
 
     /// Copies from the region, swapping in its pages. In a region that is
@@ -126,6 +152,8 @@ impl Region {
         if !self.await_arrival(offset, into.len()) {
             return Err(AccessError::Lost);
         }
+        #[cfg(feature = "image")]
+        self.check_image(offset, into.len())?;
         memory.read_at(offset, into);
         Ok(())
     }
@@ -139,6 +167,8 @@ impl Region {
     /// As [`read_at`](Self::read_at).
     pub fn write_at(&mut self, offset: usize, from: &[u8]) -> Result<(), AccessError> {
         self.check(offset, from.len(), true)?;
+        #[cfg(feature = "image")]
+        self.check_image(offset, from.len())?;
         self.memory.as_mut().expect("there until it is dropped").write_at(offset, from);
         Ok(())
     }
@@ -201,6 +231,8 @@ impl Region {
     pub fn write_words(&self, offset: usize, from: &[u8]) -> Result<(), AccessError> {
         let memory = self.own_memory()?;
         self.check(offset, from.len(), true)?;
+        #[cfg(feature = "image")]
+        self.check_image(offset, from.len())?;
         memory.write_words(offset, from);
         Ok(())
     }
@@ -250,10 +282,15 @@ impl Drop for Region {
         let Ok(engine) = self.managed.shared.engine() else {
             // The mapping is not in a child, where its addresses may be another's by now.
             std::mem::forget(self.memory.take());
+            #[cfg(feature = "image")]
+            std::mem::forget(self.restored.take());
             #[cfg(feature = "migrate")]
             std::mem::forget(self.receiving.take());
             return;
         };
+        // Its prefetching ends before the memory is gone, and the image after that.
+        #[cfg(feature = "image")]
+        self.restored.iter_mut().for_each(crate::restore::held::Restored::end_prefetch);
         // Before another region can have these addresses.
         self.managed.limit.iter().for_each(|limit| engine.limits.leave(limit));
         #[cfg(feature = "migrate")]

@@ -18,4 +18,6 @@ pub mod pins;
 pub(crate) mod placement;
 pub(crate) mod store_share;
 pub(crate) mod touch_streams;
+#[cfg(feature = "image")]
+pub(crate) mod touches;
 pub(crate) mod wakeup;

@@ -5,6 +5,28 @@
 /// Says that the low 32 bits are a pattern, not an object number.
 const SAME_FILLED: u64 = 1 << 35;
 
+/// Says that the page is an image's, where it is not same-filled: a page number below the image's.
+const OF_IMAGE: u64 = 1 << 34;
+
+/// Bits of a page's number in an image: 4 TiB of base pages of 64 KiB.
+const IMAGE_PAGE_BITS: u32 = 26;
+
+/// The most images that are open at once.
+#[cfg(feature = "image")]
+pub(crate) const IMAGES_MOST: usize = 1 << 8;
+
+/// The most pages of an image that a handle can name.
+pub(crate) const IMAGE_PAGES_MOST: u64 = 1 << IMAGE_PAGE_BITS;
+
+/// A page of an open image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ImagePage {
+    /// The image.
+    pub(crate) number: u8,
+    /// The page, less than [`IMAGE_PAGES_MOST`].
+    pub(crate) page: u32,
+}
+
 /// A stored page: 36 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handle(u64);
@@ -15,6 +37,8 @@ pub(super) enum Meaning {
     SameFilled(u32),
     /// The page is this object.
     Object(u32),
+    /// The page is this one of an image.
+    Image(ImagePage),
 }
 
 impl Handle {
@@ -39,6 +63,16 @@ impl Handle {
         self.0 & SAME_FILLED != 0
     }
 
+    /// Whether the page takes room of the store's, which is to be freed.
+    pub(crate) fn takes_room(self) -> bool {
+        matches!(self.meaning(), Meaning::Object(_))
+    }
+
+    /// A page of an image.
+    #[cfg(feature = "image")]
+    pub(super) fn image(of: ImagePage) -> Self {
+        Self(OF_IMAGE | u64::from(of.number) << IMAGE_PAGE_BITS | u64::from(of.page))
+    }
     pub(super) fn same_filled(pattern: u32) -> Self {
         Self(SAME_FILLED | u64::from(pattern))
     }
@@ -47,7 +81,14 @@ impl Handle {
     }
     pub(super) fn meaning(self) -> Meaning {
         let low = self.0 as u32;
-        if self.is_same_filled() { Meaning::SameFilled(low) } else { Meaning::Object(low) }
+        if self.is_same_filled() {
+            Meaning::SameFilled(low)
+        } else if self.0 & OF_IMAGE != 0 {
+            let page = low & (IMAGE_PAGES_MOST - 1) as u32;
+            Meaning::Image(ImagePage { number: (self.0 >> IMAGE_PAGE_BITS) as u8, page })
+        } else {
+            Meaning::Object(low)
+        }
     }
 }
 

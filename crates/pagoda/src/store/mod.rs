@@ -26,6 +26,8 @@ mod cascade;
 mod content_digests;
 mod file;
 mod handle;
+#[cfg_attr(not(feature = "image"), path = "images_none.rs")]
+mod images;
 mod lease;
 mod maintenance;
 mod memory;
@@ -56,6 +58,10 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::io::direct_file::{DirectFileError, FileError};
 
 pub use handle::Handle;
+#[cfg(feature = "image")]
+pub(crate) use handle::{IMAGE_PAGES_MOST, IMAGES_MOST};
+#[cfg(feature = "image")]
+pub(crate) use images::{OpenImage, OpenImageError};
 pub(crate) use lease::{LENT_KEYS, Loan};
 pub(crate) use readahead::NEIGHBOURS_MOST;
 pub(crate) use release::Freed;

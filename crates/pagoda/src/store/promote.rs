@@ -133,6 +133,7 @@ impl TieredStore {
     pub(crate) fn is_kept(&self, handle: Handle) -> bool {
         match handle.meaning() {
             Meaning::SameFilled(_) => false,
+            Meaning::Image(_) => true,
             Meaning::Object(id) => self.table.get(id).is_some_and(Object::is_kept),
         }
     }
@@ -185,7 +186,12 @@ impl TieredStore {
 
     /// Whether this page's block still is one that had this digest.
     pub(crate) fn is_block(&self, handle: Handle, block: usize, digest: u64) -> bool {
-        matches!(handle.meaning(), Meaning::Object(id) if self.blocks.is(id, block, digest))
+        match handle.meaning() {
+            Meaning::Object(id) => self.blocks.is(id, block, digest),
+            // It never changes.
+            Meaning::Image(_) => true,
+            Meaning::SameFilled(_) => false,
+        }
     }
 
     /// Whether bytes from `offset` on, whole blocks, are known to be those of a page that is in the
@@ -301,7 +307,7 @@ mod tests {
         assert_eq!(before.memory_used_bytes, Bytes::ZERO);
         let place = |handle: Handle| match handle.meaning() {
             Meaning::Object(id) => store.table.at(id).word().first(),
-            Meaning::SameFilled(_) => panic!("a page of one word"),
+            Meaning::SameFilled(_) | Meaning::Image(_) => panic!("a page of one word"),
         };
         let places: Vec<_> = held.iter().map(|(handle, _)| place(*handle)).collect();
         for (handle, page) in &held {
@@ -350,7 +356,7 @@ mod tests {
         let anew = anew.expect("stored").expect("room");
         let (_, digest) = match handle.meaning() {
             Meaning::Object(id) => store.blocks.place(id, 0).expect("noted"),
-            Meaning::SameFilled(_) => panic!("a page of one word"),
+            Meaning::SameFilled(_) | Meaning::Image(_) => panic!("a page of one word"),
         };
         assert!(store.is_block(handle, 0, digest));
         store.free(handle);

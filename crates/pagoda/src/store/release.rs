@@ -16,6 +16,7 @@ use pagoda_core::space::extents::Units;
 use pagoda_linux::process::lock::Lock;
 use pagoda_linux::process::thread::{cpu_ns, now_ns, sleep_us};
 
+use super::handle::Meaning;
 use super::objects::{FREED, Kind, MOVING};
 use super::{Handle, TieredStore};
 use crate::state::wakeup::Bell;
@@ -164,7 +165,7 @@ impl TieredStore {
         let mut in_memory = 0;
         for id in runs.iter().flat_map(|run| run.first..run.first + run.entries) {
             freed.entries += 1;
-            let id = id as u32;
+            let Meaning::Object(id) = Handle::from_bits(id).meaning() else { continue };
             let Some(object) = self.table.get(id) else { continue };
             let word = object.word();
             match word.kind() {

@@ -1,7 +1,7 @@
 //! The buffers of one thread for storing and fetching, with codec state, allocated once.
 //!
 //! It is never shared and holds nothing between two calls, except the thread's identity as a taker
-//! of frames.
+//! of frames, and a part of an image's page between the read and its use.
 
 use pagoda_core::page::BasePage;
 use pagoda_core::space::extents::SLOT;
@@ -9,6 +9,7 @@ use pagoda_linux::codec::lz4::Lz4;
 use pagoda_linux::codec::zstd::Decompressor;
 use pagoda_linux::io::direct_file::AlignedBuffer;
 
+use super::images::Brought;
 use crate::frames::zones::Taker;
 
 /// The longest page that is stored at once: larger base pages are put in pieces of it.
@@ -27,6 +28,8 @@ pub struct Scratch {
     /// Slots as they are in the file. An object as long as a page may begin in the middle of a
     /// slot.
     pub(super) slots: AlignedBuffer,
+    /// A part of an image's page that is about to be used.
+    pub(super) brought: Brought,
     /// The taker of its frames, for the turns of several zones.
     pub(crate) taker: Taker,
 }
@@ -43,6 +46,7 @@ impl Scratch {
             repacked: vec![0; page].into_boxed_slice(),
             block: vec![0; pagoda_linux::codec::pack::BLOCK].into_boxed_slice(),
             slots: AlignedBuffer::new(page + SLOT),
+            brought: Brought::default(),
             taker: Taker::ONCE,
         }
     }

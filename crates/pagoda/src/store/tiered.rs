@@ -17,6 +17,7 @@ use super::block_digests::BlockDigests;
 use super::content_digests::ContentDigests;
 use super::file::{Batch, FileTier};
 use super::handle::{Meaning, fill, repeated_word};
+use super::images::Images;
 use super::memory::MemoryTier;
 use super::objects::{FREED, Kind, MOVING, ObjectTable, Word};
 use super::refault::RefaultClocks;
@@ -52,6 +53,8 @@ pub struct TieredStore {
     /// The digests of what the blocks of objects hold.
     pub(super) contents: ContentDigests,
     pub(super) refaults: RefaultClocks,
+    /// The images that restored regions are read from.
+    pub(super) images: Images,
     /// Parts of pages that were read from the file.
     #[cfg(test)]
     pub(crate) parts_read: std::sync::atomic::AtomicU64,
@@ -96,6 +99,7 @@ impl TieredStore {
             blocks: BlockDigests::new(piece(config.base)),
             contents: ContentDigests::new(piece(config.base)),
             refaults: RefaultClocks::default(),
+            images: Images::default(),
             #[cfg(test)]
             parts_read: std::sync::atomic::AtomicU64::new(0),
             digester,
@@ -126,6 +130,7 @@ impl TieredStore {
     pub fn is_in_memory(&self, handle: Handle) -> bool {
         match handle.meaning() {
             Meaning::SameFilled(_) => true,
+            Meaning::Image(_) => false,
             Meaning::Object(id) => {
                 self.table.get(id).is_some_and(|object| object.word().kind() == Kind::Memory)
             }
@@ -342,6 +347,7 @@ impl Store for TieredStore {
                 fill(into, pattern);
                 return Ok(());
             }
+            Meaning::Image(page) => return self.get_of_image(handle, page, offset, into, scratch),
             Meaning::Object(id) => id,
         };
         let Scratch { packed, slots, block, zstd, repacked, .. } = scratch;
@@ -373,6 +379,7 @@ impl Store for TieredStore {
         assert!(wanted.end <= self.page, "a part of a page of this store's length");
         let id = match handle.meaning() {
             Meaning::SameFilled(pattern) => return Ok(repeated_word(content) == Some(pattern)),
+            Meaning::Image(page) => return Ok(self.image_holds(page, offset, content)),
             Meaning::Object(id) => id,
         };
         let digest = self.table.get(id).ok_or(GetError::Corrupt)?.digest.load(Ordering::Relaxed);

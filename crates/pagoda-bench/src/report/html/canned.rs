@@ -10,6 +10,7 @@ pub fn canned(name: &str) -> Value {
         "tree" => include_str!("canned/tree.json"),
         "clear" => include_str!("canned/clear.json"),
         "release" => include_str!("canned/release.json"),
+        "snapshot" => include_str!("canned/snapshot.json"),
         "migrate" => include_str!("canned/migrate.json"),
         "zones" => include_str!("canned/zones.json"),
         "counters" => include_str!("canned/counters.json"),

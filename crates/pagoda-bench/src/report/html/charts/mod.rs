@@ -218,6 +218,23 @@ pub fn clear(json: &Value) -> Vec<Chart> {
     charts
 }
 
+/// Of `pagoda bench snapshot`.
+pub fn snapshot(json: &Value) -> Vec<Chart> {
+    const SIDES: [Named; 6] = [
+        (Kernel, "mmap", "mmap"),
+        (Kernel, "mmap, populated", "populate"),
+        (Baseline, "read whole", "eager"),
+        (Baseline, "demand by 4 KiB", "demand_4k"),
+        (Pagoda, "image", "image"),
+        (Pagoda, "image, working set", "recorded"),
+    ];
+    let of = |how: &str| Bars::of(json).each("*", &format!("/working_set/*_{how}_ms"), &SIDES);
+    vec![
+        of("warm").chart("A scattered working set, from the page cache", "milliseconds, less is better"),
+        of("cold").chart("A scattered working set, from the disk", "milliseconds, less is better"),
+    ]
+}
+
 /// Of `pagoda bench release`.
 pub fn release(json: &Value) -> Vec<Chart> {
     const POLICIES: [Named; 4] = [

@@ -1,0 +1,26 @@
+//! The figures as people read them. Pure.
+
+use serde_json::Value;
+
+use super::sides::Side;
+use crate::report::table::{fill, grid};
+
+const ABOVE: &str = "{working_set/mib:0} MiB of {working_set/of_mib} MiB in pieces of {working_set/piece_kib} KiB, touched in the order that \
+was recorded; ms, median (least-greatest) of {rounds} rounds";
+
+const BELOW: &str = "first byte: {first_byte_ms:3s} ms
+recorded over demand by 4 KiB: {working_set/ratio_recorded_vs_demand_warm:2s} warm, \
+{working_set/ratio_recorded_vs_demand_cold:3s} cold; over populated: {working_set/ratio_vs_populate:2s}
+image: {image/bytes:b} of {image/raw_bytes:b}, {image/ratio_vs_raw:3}
+save: writers stopped for {save_pause_ms:1s} ms with {save/dirty_pages} pages of {save/of_mib} MiB left
+restores: {restores/count} of one image hold {restores/resident_mib_each:1s} MiB each";
+
+/// For people.
+pub fn table(report: &Value) -> String {
+    let rows = Side::ALL.map(|side| {
+        let cell = |how: &str| fill(&format!("{{working_set/{}_{how}_ms:1s}}", side.key()), report);
+        vec![side.name().to_owned(), cell("warm"), cell("cold")]
+    });
+    let table = grid(["until the working set is touched", "in the page cache", "on the disk"], 1.., rows);
+    format!("\n{}\n\n{table}\n\n{}\n", fill(ABOVE, report), fill(BELOW, report))
+}

@@ -1,0 +1,219 @@
+//! The header of an image file.
+//!
+//! It has a plain checksum, which notices damage without the key, and the root, which proves it
+//! with the key.
+
+use std::fmt;
+
+use super::digest::{BlockDigest, Key, ROOT_BYTES, Root};
+use super::{INDEX_BYTES_MOST, LEN_BYTES_MOST, index, is_block_size};
+use crate::migrate::fields::{Put, Take};
+
+/// Bytes of the header's fields.
+pub const HEADER_BYTES: usize = 8 + 2 + 2 + 4 + 4 * 8 + 16 + 2 * ROOT_BYTES + NAME_ROOM + CHECKSUM_BYTES;
+
+/// Where blocks may begin in the file.
+pub const BLOCKS_BEGIN: u64 = 4096;
+
+/// The version of the format that this code writes and reads.
+pub const VERSION: u16 = 1;
+
+const MAGIC: [u8; 8] = *b"\x89PAGODA\n";
+const CHECKSUM_BYTES: usize = 8;
+/// A length, and the longest file name that Linux has.
+const NAME_ROOM: usize = 256;
+const FLAG_DIFFERENCE: u16 = 1;
+
+/// Where the root lies in the header: all but it and the checksum is covered by it.
+const ROOT_AT: usize = HEADER_BYTES - CHECKSUM_BYTES - ROOT_BYTES;
+
+/// Why bytes are not the header of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeaderError {
+    /// It does not begin as one.
+    NotAnImage,
+    /// It is of another version.
+    Version(u16),
+    /// It is damaged.
+    Damaged,
+}
+
+/// What a header says.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Header {
+    /// The size of a block, in bytes.
+    pub block_bytes: u32,
+    /// The length of the content, in bytes. The last block may be there in part.
+    pub len_bytes: u64,
+    /// Where the index begins in the file.
+    pub index_at: u64,
+    /// How many bytes the index has.
+    pub index_bytes: u64,
+    /// How many runs the received map has.
+    pub runs: u64,
+    /// Tells whether a key is the image's.
+    pub key_check: BlockDigest,
+    /// The image that this one is a difference to.
+    pub base: Option<Base>,
+    /// The digest of the image.
+    pub root: Root,
+}
+
+/// The name of another image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Base {
+    /// Its digest.
+    pub root: Root,
+    /// Its file's name, where it was when the difference was made. It lies in the same directory.
+    pub file_name: Vec<u8>,
+}
+
+impl fmt::Debug for Header {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "an image of {} bytes in blocks of {}", self.len_bytes, self.block_bytes)
+    }
+}
+
+impl Header {
+    /// Its bytes. Panics if the name of the base is longer than a file's name can be.
+    #[must_use]
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut name = [0; NAME_ROOM];
+        let base = self.base.as_ref();
+        if let Some(base) = base {
+            name[0] = u8::try_from(base.file_name.len()).expect("a file's name is shorter");
+            name[1..=base.file_name.len()].copy_from_slice(&base.file_name);
+        }
+        Put::<HEADER_BYTES>::new()
+            .bytes(MAGIC)
+            .u16(VERSION)
+            .u16(if base.is_some() { FLAG_DIFFERENCE } else { 0 })
+            .u32(self.block_bytes)
+            .u64(self.len_bytes)
+            .u64(self.index_at)
+            .u64(self.index_bytes)
+            .u64(self.runs)
+            .bytes(self.key_check)
+            .bytes(base.map_or(Root::default(), |base| base.root).0)
+            .bytes(name)
+            .bytes(self.root.0)
+            .seal()
+    }
+
+    /// The header of these bytes.
+    ///
+    /// # Errors
+    /// If they are none, with lengths that fit each other.
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, HeaderError> {
+        let mut take = Take::new(bytes);
+        if take.bytes::<8>() != MAGIC {
+            return Err(HeaderError::NotAnImage);
+        }
+        let version = take.u16();
+        if version != VERSION {
+            return Err(HeaderError::Version(version));
+        }
+        let is_difference = take.u16() == FLAG_DIFFERENCE;
+        let block_bytes = take.u32();
+        let [len_bytes, index_at, index_bytes, runs] = [(); 4].map(|()| take.u64());
+        let key_check = take.bytes();
+        let base_root = Root(take.bytes());
+        let name: [u8; NAME_ROOM] = take.bytes();
+        let root = Root(take.bytes());
+        let file_name = name[1..=usize::from(name[0])].to_vec();
+        let base = is_difference.then_some(Base { root: base_root, file_name });
+        let header = Self { block_bytes, len_bytes, index_at, index_bytes, runs, key_check, base, root };
+        if header.encode() != *bytes || !header.fits() {
+            return Err(HeaderError::Damaged);
+        }
+        Ok(header)
+    }
+
+    /// Whether lengths are in their bounds and fit each other.
+    fn fits(&self) -> bool {
+        // In this order: sizes of the index are computed of a length and a block size that are.
+        is_block_size(self.block_bytes)
+            && self.len_bytes > 0
+            && self.len_bytes <= LEN_BYTES_MOST
+            && self.index_at >= BLOCKS_BEGIN
+            && self.index_at.checked_add(self.index_bytes).is_some()
+            && self.index_bytes <= INDEX_BYTES_MOST
+            && index::Layout::new(self).is_some()
+    }
+
+    /// How many blocks there are.
+    #[must_use]
+    pub const fn blocks(&self) -> u64 {
+        self.len_bytes.div_ceil(self.block_bytes as u64)
+    }
+
+    /// The root of an image with this header and the beginning of its index: the table and the
+    /// received map.
+    #[must_use]
+    pub fn root_of(&self, key: &Key, begin: &[u8]) -> Root {
+        key.of_parts(&[&self.encode()[..ROOT_AT], begin])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    pub fn header() -> Header {
+        Header {
+            block_bytes: 16384,
+            len_bytes: (1 << 30) + 5,
+            index_at: 4096,
+            index_bytes: 257 * 32 + 16 + 6144,
+            runs: 1,
+            key_check: [1; 16],
+            base: Some(Base { root: Root([2; 32]), file_name: b"base.img".to_vec() }),
+            root: Root([3; 32]),
+        }
+    }
+
+    #[test]
+    fn headers_read_back_and_others_say_why_they_are_none() {
+        for base in [None, header().base] {
+            let header = Header { base, ..header() };
+            assert_eq!(Header::decode(&header.encode()), Ok(header));
+        }
+        let mut bytes = header().encode();
+        bytes[8] = 9;
+        assert_eq!(Header::decode(&bytes), Err(HeaderError::Version(9)));
+        bytes[0] = 0;
+        assert_eq!(Header::decode(&bytes), Err(HeaderError::NotAnImage));
+        for wrong in [
+            Header { block_bytes: 2048, ..header() },
+            Header { block_bytes: 24576, ..header() },
+            Header { len_bytes: 0, ..header() },
+            Header { len_bytes: u64::MAX, ..header() },
+            Header { index_at: 4095, ..header() },
+            Header { index_at: u64::MAX, ..header() },
+            Header { index_bytes: 257 * 32 + 17, ..header() },
+            Header { runs: u64::MAX, ..header() },
+        ] {
+            assert_eq!(Header::decode(&wrong.encode()), Err(HeaderError::Damaged), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn the_root_covers_all_of_the_header_but_itself() {
+        let key = Key::new([9; 32]);
+        let root = header().root_of(&key, b"table");
+        assert_eq!(root, Header { root: Root([0; 32]), ..header() }.root_of(&key, b"table"));
+        assert_ne!(root, Header { len_bytes: 1 << 30, ..header() }.root_of(&key, b"table"));
+        assert_ne!(root, Header { base: None, ..header() }.root_of(&key, b"table"));
+        assert_ne!(root, header().root_of(&key, b"Table"));
+    }
+
+    proptest! {
+        #[test]
+        fn one_bit_that_differs_is_noticed(at in 0..HEADER_BYTES, bit in 0u8..8) {
+            let mut bytes = header().encode();
+            bytes[at] ^= 1 << bit;
+            prop_assert!(Header::decode(&bytes).is_err());
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Reading content: from packed bytes to checked blocks.
+//!
+//! Blocks that follow each other in the file are had by one read. A block is unpacked, and its
+//! digest is compared, before its bytes count; after an error all of the reader's memory is zero.
+
+use std::os::unix::fs::FileExt;
+
+use pagoda_core::image::{BlockDigest, Entry};
+use pagoda_core::migrate::handshake::Codec;
+use pagoda_linux::codec::lz4;
+use pagoda_linux::codec::zstd::Decompressor;
+
+use super::Image;
+use super::scratch::Scratch;
+use crate::error::ImageError;
+
+/// The most packed bytes of one read: as long as a disk takes for them, a seek is little.
+const READ_MOST_BYTES: u64 = 1 << 20;
+
+/// A stored block, as its entry says.
+#[derive(Clone, Copy)]
+struct Stored {
+    codec: Codec,
+    place: u64,
+    len: u32,
+    digest: BlockDigest,
+}
+
+impl Image {
+    /// Reads `into.len()` bytes of content from `offset` on. Blocks for the disk.
+    ///
+    /// # Errors
+    /// If that is beyond the end, or a block can't be read or is damaged: [`ImageError`] tells the
+    /// file and where. `into` is all zero then.
+    pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), ImageError> {
+        let end = offset.saturating_add(into.len() as u64);
+        let outcome = if end > self.len_bytes() {
+            Err(ImageError::BeyondEnd { path: self.path.clone(), offset, end, len: self.len_bytes() })
+        } else {
+            self.read_blocks(offset, into)
+        };
+        if outcome.is_err() {
+            into.fill(0);
+        }
+        outcome
+    }
+
+    fn read_blocks(&self, offset: u64, into: &mut [u8]) -> Result<(), ImageError> {
+        let block_bytes = u64::from(self.block_bytes());
+        let mut done = 0;
+        while done < into.len() {
+            let at = offset + done as u64;
+            let block = at / block_bytes;
+            let within = (at % block_bytes) as usize;
+            let len = (block_bytes as usize - within).min(into.len() - done);
+            let rest = &mut into[done..];
+            let part = &mut rest[..len];
+            match self.entry(block)? {
+                Entry::Zero => part.fill(0),
+                Entry::Same(word) => fill(part, word, within),
+                Entry::Base => match &self.base {
+                    Some(base) if at + len as u64 <= base.len_bytes() => base.read_blocks(at, part)?,
+                    _ => return Err(self.damaged_block(block)),
+                },
+                Entry::Stored { codec, place, len: packed, digest } => {
+                    let first = Stored { codec, place, len: packed, digest };
+                    done += self.scratch.with(|scratch| {
+                        if len < block_bytes as usize {
+                            self.read_part(block, &first, within, &mut rest[..len], scratch)
+                        } else {
+                            self.read_run(block, first, rest, scratch)
+                        }
+                    })?;
+                    continue;
+                }
+            }
+            done += len;
+        }
+        Ok(())
+    }
+
+    /// Reads a part of a block.
+    fn read_part(
+        &self,
+        block: u64,
+        stored: &Stored,
+        within: usize,
+        part: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> Result<usize, ImageError> {
+        if scratch.number != Some(block) {
+            scratch.number = None;
+            scratch.block.resize(self.block_bytes() as usize, 0);
+            scratch.packed.resize(stored.len as usize, 0);
+            self.read_packed(stored.place, &mut scratch.packed)?;
+            let Scratch { packed, block: content, zstd, .. } = scratch;
+            self.unpack(block, stored, packed, content, zstd)?;
+            scratch.number = Some(block);
+        }
+        part.copy_from_slice(&scratch.block[within..within + part.len()]);
+        Ok(part.len())
+    }
+
+    /// Reads whole blocks from `block` on to the front of `into`, as many as follow each other in
+    /// the file too. Returns the bytes of content.
+    fn read_run(
+        &self,
+        block: u64,
+        first: Stored,
+        into: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> Result<usize, ImageError> {
+        let block_bytes = self.block_bytes() as usize;
+        let mut run = vec![first];
+        let mut end = first.place + u64::from(first.len);
+        while (run.len() + 1) * block_bytes <= into.len() && end - first.place < READ_MOST_BYTES {
+            match self.entry(block + run.len() as u64)? {
+                Entry::Stored { codec, place, len, digest } if place == end => {
+                    run.push(Stored { codec, place, len, digest });
+                    end += u64::from(len);
+                }
+                _ => break,
+            }
+        }
+        let Scratch { packed, zstd, .. } = scratch;
+        packed.resize((end - first.place) as usize, 0);
+        self.read_packed(first.place, packed)?;
+        let mut packed = &packed[..];
+        for ((stored, content), block) in run.iter().zip(into.chunks_mut(block_bytes)).zip(block..) {
+            let (own, rest) = packed.split_at(stored.len as usize);
+            self.unpack(block, stored, own, content, zstd)?;
+            packed = rest;
+        }
+        Ok(run.len() * block_bytes)
+    }
+
+    fn read_packed(&self, place: u64, into: &mut [u8]) -> Result<(), ImageError> {
+        self.file.read_exact_at(into, place).map_err(|error| ImageError::read(&self.path, error))
+    }
+
+    /// Unpacks one block, and checks it. `content` may hold anything after an error.
+    fn unpack(
+        &self,
+        block: u64,
+        stored: &Stored,
+        packed: &[u8],
+        content: &mut [u8],
+        zstd: &mut Decompressor,
+    ) -> Result<(), ImageError> {
+        let unpacked = match stored.codec {
+            Codec::None if packed.len() == content.len() => {
+                content.copy_from_slice(packed);
+                Some(())
+            }
+            Codec::Lz4 => lz4::decompress(packed, content),
+            Codec::Zstd => zstd.decompress(packed, content),
+            Codec::None | Codec::Zlib => None,
+        };
+        let is_right = unpacked.is_some() && self.key.of_block(content) == stored.digest;
+        if is_right { Ok(()) } else { Err(self.damaged_block(block)) }
+    }
+
+    /// Whether the content from `offset` on is this. Whole blocks are known by their digests,
+    /// without a read; a part of one is read.
+    ///
+    /// # Errors
+    /// As [`read_at`](Self::read_at).
+    pub fn holds(&self, offset: u64, content: &[u8]) -> Result<bool, ImageError> {
+        let block_bytes = self.block_bytes() as usize;
+        let end = offset.saturating_add(content.len() as u64);
+        if end > self.len_bytes() {
+            return Err(ImageError::BeyondEnd {
+                path: self.path.clone(),
+                offset,
+                end,
+                len: self.len_bytes(),
+            });
+        }
+        let mut done = 0;
+        let mut room = vec![0; block_bytes];
+        while done < content.len() {
+            let at = offset + done as u64;
+            let within = (at % block_bytes as u64) as usize;
+            let len = (block_bytes - within).min(content.len() - done);
+            let part = &content[done..done + len];
+            let digest = if len == block_bytes { self.digest_of(at / block_bytes as u64)? } else { None };
+            let same = match digest {
+                Some(digest) => self.key.of_block(part) == digest,
+                None => {
+                    self.read_at(at, &mut room[..len])?;
+                    room[..len] == *part
+                }
+            };
+            if !same {
+                return Ok(false);
+            }
+            done += len;
+        }
+        Ok(true)
+    }
+
+    /// The digest of a block's content, if it is stored, here or in a layer below.
+    pub(crate) fn digest_of(&self, block: u64) -> Result<Option<BlockDigest>, ImageError> {
+        match (self.entry(block)?, &self.base) {
+            (Entry::Stored { digest, .. }, _) => Ok(Some(digest)),
+            (Entry::Base, Some(base)) => base.digest_of(block),
+            _ => Ok(None),
+        }
+    }
+
+    /// Reads the packed bytes of a block, for a copy of them elsewhere. None if it is not stored in
+    /// this image.
+    pub(crate) fn packed_block(&self, block: u64) -> Result<Option<Vec<u8>>, ImageError> {
+        let Entry::Stored { place, len, .. } = self.entry(block)? else { return Ok(None) };
+        let mut packed = vec![0; len as usize];
+        self.read_packed(place, &mut packed).map(|()| Some(packed))
+    }
+
+    /// Unpacks a copy of a block's packed bytes, and checks it as if they were here.
+    pub(crate) fn unpack_copy(
+        &self,
+        block: u64,
+        packed: &[u8],
+        content: &mut [u8],
+        zstd: &mut Decompressor,
+    ) -> Result<(), ImageError> {
+        match self.entry(block)? {
+            Entry::Stored { codec, place, len, digest } if len as usize == packed.len() => {
+                self.unpack(block, &Stored { codec, place, len, digest }, packed, content, zstd)
+            }
+            _ => Err(self.damaged_block(block)),
+        }
+    }
+}
+
+/// Fills with a repeated word, of which `within` bytes came before.
+fn fill(part: &mut [u8], word: [u8; 8], within: usize) {
+    let word = super::turned(word, within as u64);
+    for bytes in part.chunks_mut(word.len()) {
+        bytes.copy_from_slice(&word[..bytes.len()]);
+    }
+}

@@ -1,0 +1,81 @@
+//! The index of an open image: all of it as it lies in the file, and which chunks were checked.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pagoda_core::image::digest::ROOT_BYTES;
+use pagoda_core::image::entry::ENTRY_BYTES;
+use pagoda_core::image::header::Header;
+use pagoda_core::image::index::{ALL_ZERO, CHUNK_BLOCKS, CHUNK_BYTES, Layout};
+use pagoda_core::image::{Entry, Key, runs};
+use pagoda_core::page::OS_PAGE;
+
+use crate::error::ImageError;
+
+pub(super) struct Index {
+    layout: Layout,
+    bytes: Vec<u8>,
+    /// Of each chunk of the image, which chunk of the index it is.
+    places: Vec<Option<u32>>,
+    /// A bit for each chunk of the index: it has its digest.
+    checked: Box<[AtomicU64]>,
+}
+
+impl Index {
+    /// Reads the index of the image with this header, and checks all but the chunks.
+    pub(super) fn load(path: &Path, file: &File, header: &Header, key: &Key) -> Result<Self, ImageError> {
+        let damaged = || ImageError::damaged(path, "its index");
+        let unread = |error| ImageError::read(path, error);
+        let file_bytes = file.metadata().map_err(unread)?.len();
+        // Before memory is taken for it: a header can say anything.
+        if header.index_at.checked_add(header.index_bytes).is_none_or(|end| end > file_bytes) {
+            return Err(ImageError::damaged(path, "it is shorter than its header says"));
+        }
+        let layout = Layout::new(header).ok_or_else(damaged)?;
+        let len = usize::try_from(header.index_bytes).map_err(|_| damaged())?;
+        let mut bytes = Vec::new();
+        bytes
+            .try_reserve_exact(len)
+            .map_err(|_| ImageError::System(std::io::ErrorKind::OutOfMemory.into()))?;
+        let mut at = file;
+        at.seek(SeekFrom::Start(header.index_at)).map_err(unread)?;
+        at.take(header.index_bytes).read_to_end(&mut bytes).map_err(unread)?;
+        if bytes.len() != len || header.root_of(key, &bytes[..layout.chunks_at]) != header.root {
+            return Err(damaged());
+        }
+        let places = layout.places(&bytes[..layout.runs_at]).ok_or_else(damaged)?;
+        let pages = header.len_bytes.div_ceil(OS_PAGE as u64);
+        let runs = runs::decode(&bytes[layout.runs_at..layout.chunks_at], pages);
+        if runs.into_iter().any(|run| run.is_none()) {
+            return Err(damaged());
+        }
+        let checked = (0..layout.present.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        Ok(Self { layout, bytes, places, checked })
+    }
+
+    /// The received map's bytes.
+    pub(super) fn runs(&self) -> &[u8] {
+        &self.bytes[self.layout.runs_at..self.layout.chunks_at]
+    }
+
+    /// The entry of a block, which there is. None if it is damaged.
+    pub(super) fn entry(&self, block: u64, block_bytes: u32, key: &Key) -> Option<Entry> {
+        let chunk = (block / CHUNK_BLOCKS) as usize;
+        let digest = &self.bytes[chunk * ROOT_BYTES..][..ROOT_BYTES];
+        let Some(place) = self.places[chunk] else {
+            return Some(if *digest == ALL_ZERO.0 { Entry::Zero } else { Entry::Base });
+        };
+        let place = place as usize;
+        let entries = &self.bytes[self.layout.chunks_at + place * CHUNK_BYTES..][..CHUNK_BYTES];
+        let (word, bit) = (&self.checked[place / 64], 1 << (place % 64));
+        if word.load(Ordering::Relaxed) & bit == 0 {
+            (key.of_chunk(entries).0 == *digest).then_some(())?;
+            // The bytes never change: a thread that does not see the bit yet checks them again.
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
+        let entry = entries[(block % CHUNK_BLOCKS) as usize * ENTRY_BYTES..].first_chunk()?;
+        Entry::decode(entry, block_bytes)
+    }
+}

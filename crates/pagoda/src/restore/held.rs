@@ -1,0 +1,19 @@
+//! What a restored region holds as long as it lives: its open image, and its prefetch.
+
+use std::sync::Arc;
+
+use super::prefetch::Prefetch;
+use crate::store::OpenImage;
+
+/// The image of a restored region.
+pub(crate) struct Restored {
+    pub(super) open: Arc<OpenImage>,
+    pub(super) prefetch: Option<Prefetch>,
+}
+
+impl Restored {
+    /// Ends prefetching, and waits for that.
+    pub(crate) fn end_prefetch(&mut self) {
+        self.prefetch = None;
+    }
+}

@@ -1,0 +1,236 @@
+//! Saving a region to an image while its owner runs.
+//!
+//! As a migration does: all of it is packed, then in rounds the pages that were written meanwhile,
+//! and at last, while the owner's writers are stopped, the rest is copied to memory. That is the
+//! one instant of the image; the copies are packed after the writers go on. Swapped-out pages
+//! are read where they are, and nothing is swapped in. The kernel tells which pages were written,
+//! also by writers that did not stop: then there is no image. This module must never publish an
+//! image whose pages are of two instants.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use pagoda_core::migrate::geometry::{STRIPE_BYTES, STRIPE_PAGES};
+use pagoda_core::migrate::pages::{PageSet, StripePages};
+use pagoda_core::page::OS_PAGE;
+use pagoda_core::size::Bytes;
+use pagoda_image::{ImageError, PackOptions, Writer, Written};
+use pagoda_linux::mem::words::zeroed_words;
+use pagoda_migrate::{LiveReader, LiveSource, Room};
+
+use crate::migrate::source::RegionSource;
+use crate::region::Region;
+
+/// Rounds with the owner running, the first included. Each is shorter than the one before, or its
+/// owner writes faster than pages are packed, and no round would help.
+const ROUNDS_MOST: u32 = 6;
+
+/// Pages left below which the owner is stopped: 4 MiB, about two milliseconds of copying.
+const LEFT_PAGES: u64 = 1024;
+
+/// Why a region could not be saved.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SnapshotError {
+    /// The image can't be written, or its base not be read.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    /// The region can't be read: it is being sent or saved already, or not all of it is there.
+    #[error("could not read the region: {0}")]
+    Region(#[source] pagoda_migrate::Error),
+    /// A page can't be read, or be asked whether it was written.
+    #[error("could not read the region ({0}); look at its store")]
+    Read(#[source] std::io::Error),
+    /// It was written between the stop of its writers and the moment when they might go on.
+    #[error("the region was still written after its writers had been stopped; stop all of them")]
+    NotStopped,
+}
+
+/// A region that was saved.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Saved {
+    /// Its image.
+    pub image: Written,
+    /// How long its writers were stopped, their own stopping and going on not included.
+    pub pause: Duration,
+    /// OS pages that were copied meanwhile.
+    pub pages_in_pause: u64,
+    /// Rounds before that.
+    pub rounds: u32,
+}
+
+impl Region {
+    /// Saves the region to an image that is to be `path`, while it is in use. An image that is
+    /// there is replaced when all of the new one is on disk. With a
+    /// [`base`](PackOptions::base) only blocks that differ from it take room.
+    ///
+    /// `stop` is called once. When it has returned no thread writes to the region, until `go_on` is
+    /// called: that is the instant of the image. In between the pages that were written last are
+    /// copied, [`Saved::pause`] tells how long that took. `go_on` is called in any case once `stop`
+    /// was.
+    ///
+    /// Blocks for as long as packing all of it takes.
+    ///
+    /// # Errors
+    /// See [`SnapshotError`]: nothing has changed at `path` then.
+    pub fn snapshot(
+        &self,
+        path: impl AsRef<Path>,
+        options: PackOptions,
+        stop: impl FnOnce(),
+        go_on: impl FnOnce(),
+    ) -> Result<Saved, SnapshotError> {
+        let source = RegionSource::begin(self).map_err(SnapshotError::Region)?;
+        let mut saving = Saving::begin(&source, path.as_ref(), options)?;
+        let mut rounds = 0;
+        loop {
+            let left = saving.collect()?;
+            if rounds == ROUNDS_MOST || rounds > 0 && left <= LEFT_PAGES {
+                break;
+            }
+            saving.pack_left()?;
+            rounds += 1;
+        }
+        stop();
+        let begin = Instant::now();
+        let copied = saving.copy_left();
+        let pause = begin.elapsed();
+        go_on();
+        let (last, pages_in_pause) = copied?;
+        for (first, room) in last {
+            saving.put(first, &room)?;
+        }
+        Ok(Saved { image: saving.finish()?, pause, pages_in_pause, rounds })
+    }
+}
+
+/// An image that is being made of a region.
+struct Saving<'a> {
+    source: &'a RegionSource<'a>,
+    reader: Box<dyn LiveReader + 'a>,
+    writer: Writer,
+    data: PageSet,
+    zero: PageSet,
+    /// Blocks that were put.
+    put: PageSet,
+    pages: u64,
+    room: Room,
+    /// One block.
+    block: Vec<u8>,
+    has_base: bool,
+}
+
+impl<'a> Saving<'a> {
+    fn begin(source: &'a RegionSource<'a>, path: &Path, options: PackOptions) -> Result<Self, SnapshotError> {
+        let has_base = options.base.is_some();
+        let writer = Writer::create(path, source.size().get(), options)?;
+        let pages = source.size().get() / OS_PAGE as u64;
+        let set = || PageSet::new(zeroed_words(Bytes::new(PageSet::words_for(pages)).as_usize()));
+        Ok(Self {
+            reader: source.reader(false).map_err(SnapshotError::Read)?,
+            source,
+            block: vec![0; writer.block_bytes()],
+            writer,
+            data: set(),
+            zero: set(),
+            put: set(),
+            pages,
+            room: Room::default(),
+            has_base,
+        })
+    }
+
+    /// Looks for pages to be packed. Returns how many there are.
+    fn collect(&self) -> Result<u64, SnapshotError> {
+        self.source.collect(&self.data, &self.zero).map_err(SnapshotError::Read)?;
+        Ok(self.stripes().map(|first| u64::from(self.left(first).count())).sum())
+    }
+
+    fn stripes(&self) -> impl Iterator<Item = u64> + use<> {
+        (0..self.pages).step_by(STRIPE_PAGES as usize)
+    }
+
+    /// The pages of a stripe that are still to be packed.
+    fn left(&self, first: u64) -> StripePages {
+        let mut left = self.data.stripe(first);
+        self.zero.stripe(first).runs().for_each(|run| left.add(run));
+        left
+    }
+
+    /// Reads the remaining pages of a stripe into `room`.
+    fn read(&mut self, first: u64, room: &mut Room) -> Result<(), SnapshotError> {
+        let content = self.data.take_stripe(first);
+        let zero = self.zero.take_stripe(first).without(content);
+        room.begin(content, zero);
+        // They are never given as packed.
+        let read = self.reader.read(first, room, &mut |_, _| false);
+        read.map_err(SnapshotError::Read)
+    }
+
+    fn pack_left(&mut self) -> Result<(), SnapshotError> {
+        for first in self.stripes().filter(|first| !self.left(*first).is_empty()).collect::<Vec<_>>() {
+            let mut room = std::mem::take(&mut self.room);
+            let packed = self.read(first, &mut room).and_then(|()| self.put(first, &room));
+            self.room = room;
+            packed?;
+        }
+        Ok(())
+    }
+
+    /// Copies the remaining pages to memory with the writers stopped, and makes sure of that.
+    fn copy_left(&mut self) -> Result<(Vec<(u64, Room)>, u64), SnapshotError> {
+        let pages = self.collect()?;
+        let mut copied = Vec::new();
+        for first in self.stripes().filter(|first| !self.left(*first).is_empty()).collect::<Vec<_>>() {
+            let mut room = Room::default();
+            self.read(first, &mut room)?;
+            copied.push((first, room));
+        }
+        let written = self.source.collect(&self.data, &self.zero).map_err(SnapshotError::Read)?;
+        if written > 0 { Err(SnapshotError::NotStopped) } else { Ok((copied, pages)) }
+    }
+
+    /// Packs the pages of a stripe that `room` has. A block of which it has a part keeps the rest
+    /// as it was packed before.
+    fn put(&mut self, first: u64, room: &Room) -> Result<(), SnapshotError> {
+        let (content, zero) = (room.content(), room.zero());
+        let block_pages = (self.block.len() / OS_PAGE) as u32;
+        for from in (0..STRIPE_PAGES).step_by(block_pages as usize) {
+            let own = from..from + block_pages;
+            let has = |page: u32| content.has(page) || zero.has(page);
+            if !own.clone().any(has) {
+                continue;
+            }
+            let block = (first + u64::from(from)) / u64::from(block_pages);
+            if !own.clone().all(has) && self.put.has(block) {
+                self.writer.read_back(block, &mut self.block)?;
+            } else {
+                self.block.fill(0);
+            }
+            for (page, bytes) in own.zip(self.block.chunks_mut(OS_PAGE)) {
+                if content.has(page) {
+                    bytes.copy_from_slice(&room.bytes()[page as usize * OS_PAGE..][..OS_PAGE]);
+                } else if zero.has(page) {
+                    bytes.fill(0);
+                }
+            }
+            self.writer.put(block, &self.block)?;
+            self.put.add(block..block + 1);
+        }
+        for run in content.runs() {
+            self.writer.mark_received(first + u64::from(run.start), first + u64::from(run.end));
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Written, SnapshotError> {
+        // What the base has there and the region has not.
+        for block in (0..self.writer.blocks()).filter(|block| self.has_base && !self.put.has(*block)) {
+            self.writer.put_zeroes(block);
+        }
+        Ok(self.writer.finish()?)
+    }
+}
+
+const _: () = assert!(STRIPE_BYTES.is_multiple_of(64 << 10), "a stripe has whole blocks");

@@ -1,0 +1,85 @@
+//! The order in which the blocks of an image were touched first.
+//!
+//! Any number of threads note touches, without a lock: each block is noted once. There is room for
+//! as many as a recorded working set may have; later touches are left out.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
+
+use pagoda_image::Touch;
+use pagoda_linux::mem::words::zeroed_words;
+
+/// The most touches that are noted: 16 GiB in blocks of 16 KiB.
+const TOUCHES_MOST: u64 = 1 << 20;
+
+/// Bits of a block's number in a note; the time is above them.
+const BLOCK_BITS: u32 = 32;
+
+/// The touches of one image.
+pub(crate) struct Touches {
+    since: Instant,
+    /// A bit for each block: it was noted.
+    noted: Arc<[AtomicU64]>,
+    /// The notes in their order: time and block. 0 where one is being written.
+    notes: Arc<[AtomicU64]>,
+    count: AtomicUsize,
+}
+
+impl Touches {
+    /// None yet, of an image of so many blocks.
+    pub(crate) fn new(blocks: u64) -> Self {
+        let words = |count: u64| zeroed_words(count as usize);
+        Self {
+            since: Instant::now(),
+            noted: words(blocks.div_ceil(64)),
+            notes: words(blocks.min(TOUCHES_MOST)),
+            count: AtomicUsize::new(0),
+        }
+    }
+
+    /// Notes the touch of a block, if it is the first.
+    pub(crate) fn note(&self, block: u64) {
+        let Some(word) = self.noted.get((block / 64) as usize) else { return };
+        let bit = 1 << (block % 64);
+        // Most touches of a warm image are not the first, and change nothing.
+        if word.load(Ordering::Relaxed) & bit != 0 || word.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
+            return;
+        }
+        let Ok(block) = u32::try_from(block) else { return };
+        let at_us = u32::try_from(self.since.elapsed().as_micros()).unwrap_or(u32::MAX).max(1);
+        if let Some(note) = self.notes.get(self.count.fetch_add(1, Ordering::Relaxed)) {
+            note.store(u64::from(at_us) << BLOCK_BITS | u64::from(block), Ordering::Release);
+        }
+    }
+
+    /// Whether a touch of the block was noted.
+    pub(crate) fn has(&self, block: u64) -> bool {
+        let word = self.noted.get((block / 64) as usize);
+        word.is_some_and(|word| word.load(Ordering::Relaxed) >> (block % 64) & 1 == 1)
+    }
+
+    /// All touches so far, in their order.
+    pub(crate) fn all(&self) -> Vec<Touch> {
+        let count = self.count.load(Ordering::Relaxed).min(self.notes.len());
+        let notes = self.notes[..count].iter().map(|note| note.load(Ordering::Acquire));
+        let touch = |note: u64| Touch { block: u64::from(note as u32), at_us: (note >> BLOCK_BITS) as u32 };
+        notes.filter(|note| *note != 0).map(touch).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_touch_of_each_block_is_noted_in_order() {
+        let touches = Touches::new(100);
+        for block in [7, 99, 7, 0, 99, 100, 1 << 40, 42] {
+            touches.note(block);
+        }
+        let blocks: Vec<_> = touches.all().iter().map(|touch| touch.block).collect();
+        assert_eq!(blocks, [7, 99, 0, 42]);
+        assert!(touches.all().is_sorted_by_key(|touch| touch.at_us));
+    }
+}

@@ -1,0 +1,194 @@
+//! Images as a tier: the pages of restored regions, which are read from an image's file.
+//!
+//! It is read-only. A page that is written goes to the other tiers under a handle of theirs, and a
+//! page that was not is dropped when it is evicted, because the image still has it. A handle names
+//! an open image by a number, and a page there. All regions that are restored from one file share
+//! one open image: its descriptor, its index, and the kernel's cache of its packed bytes.
+//!
+//! Nothing here may give bytes that the image's digests do not vouch for.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use pagoda_image::{Content, Image, ImageError, Key};
+use pagoda_linux::process::lock::Lock;
+
+use super::handle::{IMAGES_MOST, ImagePage, Meaning};
+use super::{GetError, Handle, Scratch, TieredStore};
+use crate::state::touches::Touches;
+
+/// An image from which regions were restored. It is open as long as one of them lives.
+pub(crate) struct OpenImage {
+    pub(crate) image: Image,
+    /// Its file, as it was when it was opened.
+    file: FileIdentity,
+    number: u8,
+    /// Tells it from an earlier image of that number.
+    serial: u64,
+    /// The blocks that were read, in the order of their first touch.
+    pub(crate) touches: Touches,
+}
+
+/// The device, the number and the last change of a file.
+type FileIdentity = [i64; 4];
+
+/// The images that are open, by their numbers.
+pub(super) struct Images {
+    open: Lock<Vec<Weak<OpenImage>>>,
+    serials: AtomicU64,
+}
+
+impl Default for Images {
+    fn default() -> Self {
+        Self { open: Lock::new(Vec::new()), serials: AtomicU64::new(0) }
+    }
+}
+
+/// A part of a page that was read ahead of its use, without the gate.
+#[derive(Default)]
+pub(super) struct Brought {
+    of: Option<(Handle, u64)>,
+    part: Range<usize>,
+    bytes: Vec<u8>,
+}
+
+fn identity(path: &Path) -> Option<FileIdentity> {
+    use std::os::unix::fs::MetadataExt;
+    let file = std::fs::metadata(path).ok()?;
+    Some([file.dev() as i64, file.ino() as i64, file.ctime(), file.ctime_nsec()])
+}
+
+/// Why an image can't be had for a restore.
+#[derive(Debug)]
+pub(crate) enum OpenImageError {
+    /// The image.
+    Image(ImageError),
+    /// So many are open already.
+    TooMany,
+}
+
+impl Images {
+    fn of(&self, number: u8) -> Option<Arc<OpenImage>> {
+        self.open.lock().get(usize::from(number))?.upgrade()
+    }
+}
+
+impl OpenImage {
+    /// The handle of a page; None if it is zero all over.
+    pub(crate) fn handle(&self, page: u32, page_bytes: usize) -> Option<Handle> {
+        match self.image.content_at(u64::from(page) * page_bytes as u64, page_bytes) {
+            Content::Zero => None,
+            _ => Some(Handle::image(ImagePage { number: self.number, page })),
+        }
+    }
+
+    /// Reads content, and zeroes behind the image's end.
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<(), ImageError> {
+        let len = self.image.len_bytes().saturating_sub(at).min(into.len() as u64) as usize;
+        into[len..].fill(0);
+        self.image.read_at(at, &mut into[..len])
+    }
+}
+
+impl TieredStore {
+    /// Opens the image at `path`, unless it is open already.
+    pub(crate) fn open_image(&self, path: &Path, key: Option<Key>) -> Result<Arc<OpenImage>, OpenImageError> {
+        let file = identity(path);
+        let is_it = |open: &Arc<OpenImage>| {
+            Some(open.file) == file && key.as_ref().is_none_or(|key| key == open.image.key())
+        };
+        if let Some(open) = self.images.open.lock().iter().filter_map(Weak::upgrade).find(is_it) {
+            return Ok(open);
+        }
+        let image = Image::open(path, key).map_err(OpenImageError::Image)?;
+        let touches = Touches::new(image.len_bytes().div_ceil(u64::from(image.block_bytes())));
+        let mut open = self.images.open.lock();
+        let free = open.iter().position(|image| image.strong_count() == 0);
+        let number = free.unwrap_or(open.len());
+        if number >= IMAGES_MOST {
+            return Err(OpenImageError::TooMany);
+        }
+        if free.is_none() {
+            open.push(Weak::new());
+        }
+        let serial = self.images.serials.fetch_add(1, Ordering::Relaxed);
+        let file = file.unwrap_or_default();
+        let image = Arc::new(OpenImage { image, file, number: number as u8, serial, touches });
+        open[number] = Arc::downgrade(&image);
+        Ok(image)
+    }
+
+    /// Whether a page is an image's.
+    pub(crate) fn is_of_image(&self, handle: Handle) -> bool {
+        matches!(handle.meaning(), Meaning::Image(_))
+    }
+
+    /// Reads a part of a page of an image, so that it is at hand for the next [`get`] of this
+    /// thread. Blocks for the disk.
+    ///
+    /// # Errors
+    /// If the image is damaged there, or can't be read.
+    ///
+    /// [`get`]: super::Store::get
+    pub(crate) fn bring(
+        &self,
+        handle: Handle,
+        part: Range<usize>,
+        scratch: &mut Scratch,
+    ) -> Result<(), GetError> {
+        let Meaning::Image(page) = handle.meaning() else { return Ok(()) };
+        let open = self.images.of(page.number).ok_or(GetError::Corrupt)?;
+        let block = open.image.block_bytes() as usize;
+        // Whole blocks: a part of one costs as much.
+        let part = part.start / block * block..part.end.next_multiple_of(block).min(self.page_bytes());
+        let brought = &mut scratch.brought;
+        brought.of = None;
+        brought.bytes.resize(part.len(), 0);
+        let at = u64::from(page.page) * self.page_bytes() as u64 + part.start as u64;
+        open.read(at, &mut brought.bytes).map_err(|_| GetError::Corrupt)?;
+        let blocks = at / block as u64..(at + part.len() as u64).div_ceil(block as u64);
+        blocks.for_each(|block| open.touches.note(block));
+        brought.part = part;
+        brought.of = Some((handle, open.serial));
+        Ok(())
+    }
+
+    /// Whether this part of a page was brought by this thread.
+    pub(crate) fn is_brought(&self, handle: Handle, part: &Range<usize>, scratch: &Scratch) -> bool {
+        let Meaning::Image(page) = handle.meaning() else { return false };
+        let Some((_, serial)) = scratch.brought.of.filter(|(of, _)| *of == handle) else { return false };
+        scratch.brought.part.start <= part.start
+            && part.end <= scratch.brought.part.end
+            && self.images.of(page.number).is_some_and(|open| open.serial == serial)
+    }
+
+    /// A part of a page of an image, as it was brought, or else from the file.
+    pub(super) fn get_of_image(
+        &self,
+        handle: Handle,
+        page: ImagePage,
+        offset: usize,
+        into: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> Result<(), GetError> {
+        let part = offset..offset + into.len();
+        if self.is_brought(handle, &part, scratch) {
+            let Brought { part: own, bytes, .. } = &scratch.brought;
+            into.copy_from_slice(&bytes[part.start - own.start..part.end - own.start]);
+            return Ok(());
+        }
+        let open = self.images.of(page.number).ok_or(GetError::Corrupt)?;
+        let at = u64::from(page.page) * self.page_bytes() as u64 + offset as u64;
+        open.read(at, into).map_err(|_| GetError::Corrupt)
+    }
+
+    /// Whether the image has this content. False also if it can't tell.
+    pub(super) fn image_holds(&self, page: ImagePage, offset: usize, content: &[u8]) -> bool {
+        let Some(open) = self.images.of(page.number) else { return false };
+        let at = u64::from(page.page) * self.page_bytes() as u64 + offset as u64;
+        let len = open.image.len_bytes().saturating_sub(at).min(content.len() as u64) as usize;
+        content[len..].iter().all(|byte| *byte == 0) && open.image.holds(at, &content[..len]).unwrap_or(false)
+    }
+}
