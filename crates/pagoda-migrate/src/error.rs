@@ -162,6 +162,17 @@ pub enum Error {
          on with it here"
     )]
     AfterSwitch(#[source] Box<Error>),
+    /// After the switch all channels were lost, and not connected once more in time.
+    #[error(
+        "the connection was lost after the switch ({error}) and did not come back within {within:?}; owed pages that \
+         had not arrived are lost, look at the network and the other side, and allow more time to recover the next time"
+    )]
+    NotRecovered {
+        /// How long it was tried or waited for without a page that arrived.
+        within: Duration,
+        /// Why it was lost, or why it did not come back.
+        error: Box<Error>,
+    },
     /// The bandwidth would leave channels silent.
     #[error(
         "with {bandwidth} a second for all channels one may have nothing to send for too long (the limit is {stall:?}); use fewer \
@@ -194,6 +205,20 @@ impl Error {
             Self::Cancelled => 3,
             _ => 2,
         }
+    }
+
+    /// Whether it is of the line between both sides, which may be another one the next time. Bytes
+    /// that a line damages, loses or doubles are.
+    pub(crate) const fn is_of_the_line(&self) -> bool {
+        matches!(
+            self,
+            Self::Lost { .. }
+                | Self::Stalled { .. }
+                | Self::Damaged { .. }
+                | Self::Tls(_)
+                | Self::Violation { violation: Violation::OutOfOrder { .. }, .. }
+                | Self::Peer(Failure::Damaged | Failure::Protocol | Failure::Lost)
+        )
     }
 
     /// A receiver's message to its sender about it.

@@ -20,19 +20,21 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Guarantees
-//! The source is only read, and keeps running after any failure. The destination shows nothing
-//! until all of the image has arrived, matches its digests, and is on disk. Any failure, on either
-//! side or between them, ends in one [`Error`] that says what to do. Every wait has a limit, and
-//! memory does not depend on the peer's messages: two stripes of 2 MiB for each channel on either
-//! side, a third where a destination receives into frames of its own, and the received map, one bit
-//! for each page.
+//! # Guarantees The source is only read, and keeps running after any failure. The destination shows
+//! nothing until all of the image has arrived, matches its digests, and is on disk. Any failure, on
+//! either side or between them, ends in one [`Error`] that says what to do. Every wait has a limit,
+//! and memory does not depend on the peer's messages: two stripes of 2 MiB for each channel on
+//! either side, a third where a destination receives into frames of its own, and the received map,
+//! one bit for each page. [`ReceiveOptions::memory_most`] is the bound of all a peer can make a
+//! receiver hold.
 //!
 //! That holds until the switch of a migration by post-copy ([`Otherwise::PostCopy`],
 //! [`receive_late`]), which both sides have to want. From then on the image lives at the
 //! destination alone, and its *owed* pages (those still to be sent) exist only at the source. A
 //! failure is [`Error::AfterSwitch`] there and an error of [`Remaining::receive`] here. No wrong
-//! content is ever accepted, but pages that have not arrived are lost.
+//! content is ever accepted, but pages that have not arrived are lost. If only the network failed,
+//! both sides connect again within [`SendOptions::recover_for`] and
+//! [`ReceiveOptions::recover_for`]: then nothing is lost.
 #![forbid(unsafe_code)]
 
 mod error;
@@ -57,9 +59,11 @@ pub use net::tls::{ClientTls, Credentials, ServerTls};
 pub use net::token::{Token, TokenTooShort};
 pub use progress::{Counts, Progress};
 pub use receive::destination::{Destination, ImageDestination, LateDestination, MemoryDestination};
+pub use receive::options::{Event, ReceiveOptions};
 pub use receive::page_requests::Wants;
 pub use receive::postcopy_receive::{Arrivals, Remaining};
-pub use receive::{Arrived, Event, ReceiveOptions, receive, receive_late};
+pub use receive::resumed_file::ResumedDestination;
+pub use receive::{Arrived, receive, receive_late};
 pub use send::source::{ImageSource, Source};
 pub use send::{SendOptions, send};
 pub use wire::content::Content;

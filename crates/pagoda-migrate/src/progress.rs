@@ -33,10 +33,17 @@ pub struct Counts {
     pub zero_cleared_pages: u64,
     /// Those whose frames were given back.
     pub zero_discarded_pages: u64,
+    /// Pages that the receiver had of an earlier transfer, and that were the same.
+    pub kept_pages: u64,
     /// Pages that followed after the switch.
     pub owed_pages: u64,
     /// Requests for pages that a thread waited for, each for the group of a page.
     pub asked: u64,
+    /// How often all channels were connected once more after the switch.
+    pub recoveries: u64,
+    /// How long there were no channels then, in microseconds: threads that touched an owed page
+    /// waited for that.
+    pub waited_us: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -52,22 +59,27 @@ pub(crate) enum Count {
     ZeroChecked,
     ZeroCleared,
     ZeroDiscarded,
+    Kept,
     Owed,
     Asked,
+    Recoveries,
+    WaitedUs,
 }
 
-const COUNTS: usize = Count::Asked as usize + 1;
+const COUNTS: usize = Count::WaitedUs as usize + 1;
 
 /// The counters of a running migration.
 #[derive(Debug)]
 pub struct Progress {
     image: Bytes,
+    /// The end of the highest page that a receiver has heard of.
+    reached: AtomicU64,
     counts: [AtomicU64; COUNTS],
 }
 
 impl Progress {
     pub(crate) fn new(image: Bytes) -> Self {
-        Self { image, counts: Default::default() }
+        Self { image, reached: AtomicU64::new(0), counts: Default::default() }
     }
 
     pub(crate) fn add(&self, count: Count, much: u64) {
@@ -78,6 +90,17 @@ impl Progress {
     #[must_use]
     pub const fn image(&self) -> Bytes {
         self.image
+    }
+
+    pub(crate) fn reach(&self, end: Bytes) {
+        self.reached.fetch_max(end.get(), Ordering::Relaxed);
+    }
+
+    /// At a receiver: how far the image was gone through, with its holes. Of an image that is sent
+    /// in one pass, lowest page first, the rest is still to come.
+    #[must_use]
+    pub fn reached(&self) -> Bytes {
+        Bytes::new(self.reached.load(Ordering::Relaxed)).min(self.image)
     }
 
     /// The counters now.
@@ -96,8 +119,11 @@ impl Progress {
             zero_checked_pages: of(Count::ZeroChecked),
             zero_cleared_pages: of(Count::ZeroCleared),
             zero_discarded_pages: of(Count::ZeroDiscarded),
+            kept_pages: of(Count::Kept),
             owed_pages: of(Count::Owed),
             asked: of(Count::Asked),
+            recoveries: of(Count::Recoveries),
+            waited_us: of(Count::WaitedUs),
         }
     }
 }

@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::error::Error;
 use crate::net::socket::Closer;
@@ -18,17 +18,27 @@ use crate::net::socket::Closer;
 /// How often the caller is asked whether to continue.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// How long the other channels of a crew that hurries may hear a reason once one has failed. A line
+/// that is silent tells none, and would be waited for as long as a stall.
+const REASON: Duration = Duration::from_secs(1);
+
 /// The state that the threads share, of all crews of a migration.
 #[derive(Debug, Default)]
 pub(crate) struct Orders {
     stop: AtomicBool,
     cancelled: AtomicBool,
+    hurries: AtomicBool,
 }
 
 impl Orders {
     /// Whether to stop as soon as possible, because another thread has failed or the user wants it.
     pub(crate) fn stop(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
+    }
+    /// From now on a channel is not waited for as long as a stall once another one has failed: all
+    /// are to be connected once more.
+    pub(crate) fn hurry(&self) {
+        self.hurries.store(true, Ordering::Relaxed);
     }
     /// Whether the user cancelled it.
     pub(crate) fn cancelled(&self) -> bool {
@@ -51,6 +61,7 @@ pub(crate) fn run<T: Send>(
     let count = tasks.len();
     let mut results: Vec<Option<T>> = (0..count).map(|_| None).collect();
     let mut failed: Option<Error> = None;
+    let mut failed_at: Option<Instant> = None;
     thread::scope(|scope| {
         let (ended, all_ended) = sync_channel(count);
         let mut running = 0;
@@ -81,6 +92,10 @@ pub(crate) fn run<T: Send>(
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {
+                    let hurries = failed.is_some() && orders.hurries.load(Ordering::Relaxed);
+                    if hurries && failed_at.get_or_insert_with(Instant::now).elapsed() > REASON {
+                        stop(orders, closers, Shutdown::Both);
+                    }
                     if !orders.cancelled() && watch().is_break() {
                         orders.cancelled.store(true, Ordering::Relaxed);
                         // A sender that ends by itself sends nothing more; a receiver still sends
@@ -159,7 +174,7 @@ mod tests {
     fn a_channel_that_panics_ends_a_wait_on_a_connection() {
         let (listener, to) = crate::testing::listen();
         let long = Duration::from_secs(20);
-        let mut connected = crate::net::socket::Socket::connect(&to, long).expect("connected");
+        let mut connected = crate::net::socket::Socket::connect(&to, long, long).expect("connected");
         let _peer = listener.accept(long, long).expect("looked").expect("a connection");
         let closers = [connected.closer().expect("a handle")];
         let orders = Orders::default();

@@ -21,6 +21,10 @@ const STALL: Duration = Duration::from_secs(1);
 /// Runs at a time: they mostly wait for a stall.
 const AT_ONCE: u64 = 6;
 
+/// What a channel's receiver sends: its greeting, its answer, the end of its offers, and the
+/// end of a round.
+const RECEIVER_BYTES: usize = 56 + 64 + 48 + 24;
+
 /// The least that a channel's sender sends: its hello, and the frames that end it.
 const LEAST_BYTES: usize = 128 + 2 * 48;
 
@@ -37,8 +41,13 @@ fn a_line_that_fails_is_an_error_on_both_sides_and_nothing_is_shown() {
         let channel = random.below(usize::from(channels));
         // Within the bytes that each channel sends for sure, or anywhere in it: past its end
         // nothing happens.
-        let most = if random.below(2) == 0 { LEAST_BYTES } else { 200_000 };
-        let plan = Plan { fault, channel, at: random.below(most) };
+        let is_of_the_receiver = random.one_in(4);
+        let most = match random.below(2) {
+            _ if is_of_the_receiver => RECEIVER_BYTES,
+            0 => LEAST_BYTES,
+            _ => 200_000,
+        };
+        let plan = Plan { fault, channel, at: random.below(most), is_of_the_receiver };
         let sending = SendOptions { channels, codec, stall: STALL, ..send_options() };
         let receiving = ReceiveOptions { wait: STALL, stall: STALL, ..receive_options() };
         let mut destination = ImageDestination::new(place.arrived()).expect("nothing is there");
@@ -75,7 +84,7 @@ fn a_line_that_fails_is_an_error_on_both_sides_and_nothing_is_shown() {
 fn a_slow_line_is_waited_for() {
     for channel in 0..2 {
         let place = Place::with_image(9, 6 << 20);
-        let plan = Plan { fault: Fault::Pause, channel, at: 5000 };
+        let plan = Plan { fault: Fault::Pause, channel, at: 5000, is_of_the_receiver: false };
         let mut destination = ImageDestination::new(place.arrived()).expect("nothing is there");
         let options = (send_options(), receive_options());
         let route = |to| line(&to, plan);

@@ -18,7 +18,7 @@ use pagoda_image::{Image, ImageError, Key, Totals, Written, load_key};
 use serde::Serialize;
 
 use crate::exit_error::ExitError;
-use crate::migrate::{Bar, Cancel, SENDING};
+use crate::migrate::{Bar, Cancel};
 
 /// Pack memory into an image, and read images.
 ///
@@ -124,7 +124,7 @@ fn report<T: Serialize>(
     work: impl FnOnce(&mut dyn FnMut(u64, u64) -> std::ops::ControlFlow<()>) -> Result<T, ImageError>,
 ) -> Result<ExitCode, ExitError> {
     let cancel = Cancel::on_signals()?;
-    let bar = Bar::new(SENDING, common.quiet);
+    let bar = Bar::new(common.quiet);
     let outcome = work(&mut common.progress(what, &bar, &cancel));
     bar.clear();
     match outcome {

@@ -135,24 +135,23 @@ impl Cancel {
 /// How far it is, on a terminal; nothing elsewhere.
 pub(crate) struct Bar(ProgressBar);
 
-/// A sender knows how far it is.
-pub(crate) const SENDING: &str =
+/// Both sides of a transfer count holes as gone through.
+const LINE: &str =
     "{msg} [{bar:30}] {binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}, {eta} to go";
-/// A receiver is not told of holes, and so doesn't.
-const RECEIVING: &str = "{msg} {binary_bytes} of an image of {binary_total_bytes}, {binary_bytes_per_sec}";
 
 impl Bar {
-    pub(crate) fn new(template: &str, quiet: bool) -> Self {
+    pub(crate) fn new(quiet: bool) -> Self {
         let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new(0) };
         // The template is a constant; one that can't be read would leave the bar as it comes.
-        Self(match ProgressStyle::with_template(template) {
+        Self(match ProgressStyle::with_template(LINE) {
             Ok(style) => bar.with_style(style),
             Err(_) => bar,
         })
     }
 
-    fn show(&self, what: &'static str, progress: &Progress) {
-        self.show_bytes(what, progress.counts().image_bytes, progress.image().get());
+    /// Shows that so much of the image is done.
+    fn show(&self, what: &'static str, progress: &Progress, done: Bytes) {
+        self.show_bytes(what, done.get(), progress.image().get());
     }
 
     pub(crate) fn show_bytes(&self, what: &'static str, done: u64, of: u64) {
@@ -169,8 +168,12 @@ impl Bar {
 /// The pages on the way, in words.
 fn told(counts: &Counts, took: Duration) -> String {
     let pages = |pages: u64| Bytes::new(pages * pagoda_core::page::OS_PAGE as u64);
+    let kept = match counts.kept_pages {
+        0 => String::new(),
+        kept => format!("{} kept of an earlier transfer, ", pages(kept)),
+    };
     format!(
-        "{} of content, {} of one word, {} of zeroes, {} on the wire, in {:.1} s",
+        "{kept}{} of content, {} of one word, {} of zeroes, {} on the wire, in {:.1} s",
         pages(counts.data_pages + counts.packed_pages),
         pages(counts.filled_pages),
         pages(counts.zero_pages),

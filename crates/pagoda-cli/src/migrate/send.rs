@@ -9,16 +9,17 @@ use pagoda_core::migrate::handshake::Codec;
 use pagoda_core::size::Bytes;
 use pagoda_migrate::{ClientTls, Endpoint, Error, ImageSource, SendOptions, send};
 
-use super::{Bar, Cancel, Common, SENDING, seconds, shown, told};
+use super::{Bar, Cancel, Common, seconds, shown, told};
 use crate::exit_error::ExitError;
 
 /// Send a memory image, or any file, to a `pagoda recv`.
 ///
 /// Holes are never read and stay holes; pages of zeroes, or of one word again and again, cost some
 /// bytes. The image is only read, and must not be written meanwhile; a write that is noticed makes
-/// the transfer fail. Without --cert, --key and --ca nothing is encrypted. A running process, named
-/// by its PID, is not moved: that takes its registers, files and sockets along, which is CRIU's
-/// trade; this moves its memory once it is in a file.
+/// the transfer fail. What a `pagoda recv --resume` still has of an earlier transfer is compared by
+/// digests, and only the rest is sent. Without --cert, --key and --ca nothing is encrypted. A
+/// running process, named by its PID, is not moved: that takes its registers, files and sockets
+/// along, which is CRIU's trade; this moves its memory once it is in a file.
 #[derive(clap::Args)]
 pub struct SendArgs {
     /// The image: a regular file.
@@ -52,6 +53,7 @@ pub fn run(args: &SendArgs) -> Result<ExitCode, ExitError> {
         tls: args.common.trust.credentials().map(ClientTls::new).transpose().map_err(refused)?,
         bandwidth: args.bandwidth,
         stall: seconds(args.common.timeout),
+        ..SendOptions::default()
     };
     let source = ImageSource::open(&args.image).map_err(|error| {
         let pid = image.parse::<u32>().is_ok();
@@ -63,9 +65,9 @@ pub fn run(args: &SendArgs) -> Result<ExitCode, ExitError> {
         ExitError::own(format_args!("could not open {image} ({error}); {mend}"))
     })?;
     let cancel = Cancel::on_signals()?;
-    let (bar, started) = (Bar::new(SENDING, args.common.quiet), Instant::now());
+    let (bar, started) = (Bar::new(args.common.quiet), Instant::now());
     let sent = send(&source, &args.to, &options, &mut |progress| {
-        bar.show("round 1", progress);
+        bar.show("sending", progress, Bytes::new(progress.counts().image_bytes));
         cancel.look()
     });
     bar.clear();

@@ -90,7 +90,13 @@ pub fn region_base(region: &Region) -> String {
 
 /// How it is being moved, in two lines.
 pub fn migration(migration: &Migration) -> Vec<String> {
-    let wire = format!("{} on the wire", bytes(migration.wire_bytes));
+    let mut wire = format!("{} on the wire", bytes(migration.wire_bytes));
+    if migration.recoveries > 0 {
+        wire += &format!(
+            ", connected again {} times after {:.1} ms without a connection",
+            migration.recoveries, migration.waited_ms
+        );
+    }
     let Some(sender) = migration.sender else { return vec![format!("{}: {wire}", migration.state)] };
     let so_far = format!(
         "{}: {} rounds done, {} left, {wire}",

@@ -161,7 +161,8 @@ fn zones_are_shown_below_their_process_where_there_is_room() {
 fn a_region_that_is_selected_is_told_with_its_migration() {
     let pace = Pace { sent_bytes_s: 500 << 20, written_bytes_s: 20 << 20, downtime_ms: 24.0 };
     let sender = Some(Sender { rounds: 3, left_bytes: 12 << 20, pace: Some(pace) });
-    let migration = Some(Migration { state: "sending", wire_bytes: 90 << 20, sender });
+    let migration =
+        Some(Migration { state: "sending", wire_bytes: 90 << 20, sender, ..Migration::default() });
     let region = Region {
         start: 0x7f00_0000_0000,
         bytes: 64 << 20,

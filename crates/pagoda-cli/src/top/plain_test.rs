@@ -69,10 +69,12 @@ fn fields_without_a_column_are_shown_below_the_table() {
 fn regions_have_lines_of_their_own_and_their_migrations_are_told() {
     let pace = Pace { sent_bytes_s: 500 * MIB, written_bytes_s: 20 * MIB, downtime_ms: 24.0 };
     let sender = Sender { rounds: 3, left_bytes: 12 * MIB, pace: Some(pace) };
-    let sending = Migration { state: "sending", wire_bytes: 90 * MIB, sender: Some(sender) };
+    let sending =
+        Migration { state: "sending", wire_bytes: 90 * MIB, sender: Some(sender), ..Migration::default() };
     let first = Sender { rounds: 0, left_bytes: 40 * MIB, pace: None };
-    let begun = Migration { state: "sending", wire_bytes: MIB, sender: Some(first) };
-    let arriving = Migration { state: "arriving", wire_bytes: MIB, sender: None };
+    let begun = Migration { state: "sending", wire_bytes: MIB, sender: Some(first), ..Migration::default() };
+    let (recoveries, waited_ms) = (2, 40.0);
+    let arriving = Migration { state: "arriving", wire_bytes: MIB, recoveries, waited_ms, sender: None };
     let group = Group {
         tree: row(7, "library"),
         regions_count: 20,
@@ -101,7 +103,7 @@ fn regions_have_lines_of_their_own_and_their_migrations_are_told() {
             "7 region 0x300000-0x4300000 of 64 MiB: sending: 0 rounds done, 40 MiB left, 1 MiB on the wire".to_owned(),
             "7 region 0x300000-0x4300000 of 64 MiB: pace not known before the first round is done".to_owned(),
             format!("7 region 0x400000-0x4400000 {held} 16 KiB"),
-            "7 region 0x400000-0x4400000 of 64 MiB: arriving: 1 MiB on the wire".to_owned(),
+            "7 region 0x400000-0x4400000 of 64 MiB: arriving: 1 MiB on the wire, connected again 2 times after 40.0 ms without a connection".to_owned(),
         ]
     );
 }

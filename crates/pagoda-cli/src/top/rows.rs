@@ -121,6 +121,10 @@ pub struct Migration {
     pub state: &'static str,
     /// Over the wire so far.
     pub wire_bytes: u64,
+    /// After a switch: how often all channels were lost and connected once more.
+    pub recoveries: u64,
+    /// And how long there were none.
+    pub waited_ms: f64,
     /// Values that only a sender knows; null of a receiver.
     pub sender: Option<Sender>,
 }
@@ -155,6 +159,8 @@ impl Migration {
         Self {
             state: view.state.name(),
             wire_bytes: view.wire.get(),
+            recoveries: view.recoveries,
+            waited_ms: view.waited_us as f64 / 1000.0,
             sender: sends.then_some(Sender { rounds: view.rounds, left_bytes: view.left.get(), pace }),
         }
     }

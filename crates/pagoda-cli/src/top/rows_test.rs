@@ -175,6 +175,8 @@ fn regions_of_a_library_are_shown_with_each_sides_view_of_a_migration() {
         sent_per_s: Bytes::mib(4),
         written_per_s: Bytes::mib(5),
         downtime_us: 2500,
+        recoveries: 1,
+        waited_us: 1500,
     };
     let region = |start, migration| RegionView {
         start,
@@ -203,7 +205,8 @@ fn regions_of_a_library_are_shown_with_each_sides_view_of_a_migration() {
     let migrations: Vec<_> = migrations.collect();
     let pace = Pace { sent_bytes_s: 4 << 20, written_bytes_s: 5 << 20, downtime_ms: 2.5 };
     let sender = Sender { rounds: 2, left_bytes: 3 << 20, pace: Some(pace) };
-    let sending = Migration { state: "sending", wire_bytes: 9 << 20, sender: Some(sender) };
+    let (recoveries, waited_ms, sender) = (1, 1.5, Some(sender));
+    let sending = Migration { state: "sending", wire_bytes: 9 << 20, recoveries, waited_ms, sender };
     assert_eq!(migrations[0], Some(sending));
     assert_eq!(migrations[1].and_then(|it| it.sender).expect("a sender").pace, None, "no round is done");
     assert_eq!((migrations[2].expect("receives").sender, migrations[3]), (None, None));

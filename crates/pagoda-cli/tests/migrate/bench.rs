@@ -63,7 +63,9 @@ fn the_bench_moves_every_case_and_counts_the_faults_of_others() {
     }
     for case in ["untouched", "resident-zeros", "idle", "full", "sparse"] {
         for way in ["check-then-clear", "received-map", "drop", "placed", "huge-frames"] {
-            assert!(number(&format!("/cases/{case}/{way}/total_ms")) > 0.0);
+            for figure in ["total_ms", "downtime_ms"] {
+                assert!(number(&format!("/cases/{case}/{way}/{figure}")) > 0.0);
+            }
         }
         for ratio in ["drop_time", "placed_time", "huge_frames_time"] {
             assert!(number(&format!("/ratios/{ratio}/{case}")) > 0.0);
@@ -110,6 +112,9 @@ fn the_bench_moves_every_case_and_counts_the_faults_of_others() {
     for figure in ["postcopy_downtime_ms", "max_fault_us", "fully_resident_ms"] {
         assert!(number(&format!("/live/{figure}")) > 0.0, "{figure}");
     }
+    assert!(number("/postcopy/read_us_max") >= number("/postcopy/read_us_p999") / 1.01, "{report}");
+    assert!(number("/recovery/points") >= 4.0 && number("/tls_ratio") > 0.0, "{report}");
+    assert_eq!((number("/recovery/lost"), number("/recovery/twice")), (0.0, 0.0), "{report}");
     assert!(number("/live/rounds") >= 1.0 && number("/loopback_limit_gib_s") > 0.0);
 }
 

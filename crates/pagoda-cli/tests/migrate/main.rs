@@ -8,6 +8,7 @@ mod bench;
 mod kills;
 mod line;
 mod pair;
+mod resume;
 mod stopped;
 
 use std::fs;
@@ -176,4 +177,42 @@ fn strangers_do_not_end_a_receiver_that_has_few_descriptors() {
     assert!(place.is_equal());
     let lines = received.1.lines().filter(|line| line.contains("turned") || line.contains("still waiting"));
     assert!(lines.count() <= 2, "{}", received.1);
+}
+
+/// Strangers that keep coming, say much and stay: their memory is bounded, and one line tells of
+/// them in the end.
+#[test]
+fn strangers_hold_little_memory_and_are_told_of_in_one_line() {
+    let place = Place::new(6);
+    let mut receiver = place.receiver(&[]);
+    let to = receiver.address();
+    let port = to.rsplit(':').next().expect("a port").parse::<u16>().expect("a number");
+    let resident_kib = |pid: u32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+        let line = status.lines().find(|line| line.starts_with("RssAnon:")).expect("a line").to_owned();
+        line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("a number")
+    };
+    let pid = receiver.child.id();
+    let before = resident_kib(pid);
+    let noise = vec![b'P'; 64 << 10];
+    let mut strangers = Vec::new();
+    for _ in 0..200 {
+        let mut stranger = std::net::TcpStream::connect(("127.0.0.1", port)).expect("connected");
+        stranger.set_nonblocking(true).expect("set");
+        // As much as the kernel takes; it may be refused already.
+        let _ = std::io::Write::write(&mut stranger, &noise);
+        strangers.push(stranger);
+    }
+    let most = (0..20).map(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        resident_kib(pid)
+    });
+    let most = most.max().expect("some looks");
+    assert!(most - before.min(most) <= 16 * 256, "{before} KiB became {most} KiB");
+    let mut sender = Side::start(&["send", &place.path("image"), &to]);
+    let (sent, received) = (ended(&mut sender), ended(&mut receiver));
+    drop(strangers);
+    assert_eq!((sent.0, received.0), (Some(0), Some(0)), "{sent:?} {received:?}");
+    let lines = received.1.lines().filter(|line| line.contains("turned ")).count();
+    assert_eq!(lines, 1, "{}", received.1);
 }

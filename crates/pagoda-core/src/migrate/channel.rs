@@ -92,6 +92,8 @@ pub enum Violation {
     /// It brings pages after the switch that are not owed or not asked for, or before it pages that
     /// are owed.
     NotOwed(Extent),
+    /// It keeps pages that the receiver has not offered, or that are not a whole stripe.
+    NotOffered(Extent),
     /// It begins the last round within one, before any, after the switch or where pages are owed,
     /// or on a channel that has no stripes.
     EarlyLast,
@@ -153,6 +155,12 @@ impl Inbound {
         Self { names: Names::Any, switched: true, ..Self::new(geometry, 0) }
     }
 
+    /// The end of a channel that is connected once more after the switch: its numbers begin again.
+    #[must_use]
+    pub const fn rejoined(geometry: Geometry, channel: u16) -> Self {
+        Self { switched: true, ..Self::new(geometry, channel) }
+    }
+
     /// The end of a channel that has ended, after the switch.
     #[must_use]
     pub const fn go_on(self) -> Self {
@@ -203,6 +211,7 @@ impl Inbound {
             | Body::Packed { extent, .. }
             | Body::Filled { extent, .. }
             | Body::Zero { extent }
+            | Body::Kept { extent }
             | Body::Owed { extent } => {
                 let may = match self.names {
                     Names::StripesOf(channel) if !self.last => self.geometry.owns(channel, extent),

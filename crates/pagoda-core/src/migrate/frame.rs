@@ -63,6 +63,12 @@ pub enum Body {
         /// Which pages.
         extent: Extent,
     },
+    /// A stripe that the receiver has offered: its content there is the sender's. No payload
+    /// follows.
+    Kept {
+        /// All of its pages.
+        extent: Extent,
+    },
     /// From here on all channels share the remaining pages: this one may name any page. The sender
     /// has applied rounds of all of them before it, and nothing writes there any more. No payload
     /// follows.
@@ -97,6 +103,7 @@ impl Body {
             | Self::Packed { extent, .. }
             | Self::Filled { extent, .. }
             | Self::Zero { extent }
+            | Self::Kept { extent }
             | Self::Owed { extent } => Some(extent),
             Self::Last | Self::Sync { .. } | Self::End { .. } | Self::Commit | Self::Switch => None,
         }
@@ -133,6 +140,7 @@ const PACKED: u8 = 8;
 const OWED: u8 = 9;
 const SWITCH: u8 = 10;
 const LAST: u8 = 11;
+const KEPT: u8 = 12;
 
 impl Frame {
     /// Its bytes. A `Data` or `Packed` frame must not be longer than its pages, nor may a `Filled`
@@ -151,6 +159,7 @@ impl Frame {
             Body::Stored { extent, digest } => (STORED, extent.count(), extent.first(), none, digest),
             Body::Filled { extent, word } => (FILLED, extent.count(), extent.first(), word, 0),
             Body::Zero { extent } => (ZERO, extent.count(), extent.first(), none, 0),
+            Body::Kept { extent } => (KEPT, extent.count(), extent.first(), none, 0),
             Body::Owed { extent } => (OWED, extent.count(), extent.first(), none, 0),
             Body::Sync { round, pages } => (SYNC, 0, u64::from(round), pages.to_le_bytes(), 0),
             Body::End { round } => (END, 0, u64::from(round), none, 0),
@@ -190,6 +199,7 @@ impl Frame {
             STORED => Body::Stored { extent: extent()?, digest },
             FILLED if what != [0; 8] => Body::Filled { extent: extent()?, word: what },
             ZERO => Body::Zero { extent: extent()? },
+            KEPT => Body::Kept { extent: extent()? },
             OWED => Body::Owed { extent: extent()? },
             SYNC => Body::Sync { round: round()?, pages: u64::from_le_bytes(what) },
             END => Body::End { round: round()? },
@@ -233,6 +243,7 @@ pub(super) mod tests {
             (any::<u32>(), any::<u64>()).prop_map(|(round, pages)| Body::Sync { round, pages }),
             any::<u32>().prop_map(|round| Body::End { round }),
             extents().prop_map(|extent| Body::Owed { extent }),
+            extents().prop_map(|extent| Body::Kept { extent }),
             Just(Body::Commit),
             Just(Body::Switch),
             Just(Body::Last),
@@ -256,7 +267,7 @@ pub(super) mod tests {
 
         #[test]
         fn any_bytes_with_a_right_checksum_are_refused_or_mean_themselves(
-            kind in 0u8..13, count: u32, at: u64, what in prop_oneof![Just(0u64), any::<u64>()], digest: u64, odd in 0u8..3
+            kind in 0u8..14, count: u32, at: u64, what in prop_oneof![Just(0u64), any::<u64>()], digest: u64, odd in 0u8..3
         ) {
             let bytes: [u8; FRAME_BYTES] =
                 Put::new().u8(kind).bytes([odd / 2, 0, 0]).u32(count).u64(7).u64(at).u64(what).u64(digest).seal();

@@ -140,6 +140,35 @@ impl Geometry {
     }
 }
 
+/// The stripes of one channel that a list of messages may still name, lowest first.
+#[derive(Debug)]
+pub struct StripeList {
+    geometry: Geometry,
+    channel: u16,
+    /// No stripe below this page may be named any more.
+    next: u64,
+}
+
+impl StripeList {
+    /// The list of `channel`, before its first message.
+    #[must_use]
+    pub const fn new(geometry: Geometry, channel: u16) -> Self {
+        Self { geometry, channel, next: 0 }
+    }
+
+    /// Whether the stripe whose first page is `first` may come next: each once, and of this
+    /// channel.
+    pub fn accept(&mut self, first: u64) -> bool {
+        let stripe = u64::from(STRIPE_PAGES);
+        let is_right = first >= self.next
+            && first.is_multiple_of(stripe)
+            && first < self.geometry.pages()
+            && first / stripe % u64::from(self.geometry.channels) == u64::from(self.channel);
+        self.next = first.saturating_add(stripe);
+        is_right
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -171,6 +200,26 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_list_names_each_stripe_of_its_channel_once(
+            named in prop::collection::vec((0u64..20, 0u64..4), 1..30), channel in 0u16..3
+        ) {
+            // Its last stripe, the 17th, has three pages.
+            let geometry = Geometry::new(Bytes::new((32 << 20) + 3 * 4096), 3).expect("a geometry");
+            let (mut list, mut last) = (StripeList::new(geometry, channel), None);
+            for (stripe, beside) in named {
+                let is_right = last.is_none_or(|last| stripe > last)
+                    && stripe % 3 == u64::from(channel)
+                    && stripe < 17
+                    && beside == 0;
+                prop_assert_eq!(list.accept(stripe * u64::from(STRIPE_PAGES) + beside), is_right);
+                if !is_right {
+                    break;
+                }
+                last = Some(stripe);
+            }
+        }
+
         #[test]
         fn each_page_is_of_exactly_one_channel(image in 0u64..64 << 20, channels in 1..=CHANNELS_MAX) {
             let geometry = Geometry::new(Bytes::new(image), channels).expect("a geometry");

@@ -16,7 +16,7 @@ use crate::page::OS_PAGE;
 use crate::size::Bytes;
 
 /// The version of all that is under `migrate`. Raised whenever the meaning of a byte changes.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 
 /// The start of a message, so that another protocol is not taken for damage.
 const MAGIC: [u8; 8] = *b"PagodaMv";
@@ -103,10 +103,21 @@ impl Greeting {
     }
 }
 
+/// The first bytes of a [`Hello`] of any version, which say which it is.
+pub const VERSION_BYTES: usize = 10;
+
+/// The version of a hello that begins with these bytes; None if it is none.
+#[must_use]
+pub fn version_of(start: &[u8; VERSION_BYTES]) -> Option<u16> {
+    let version = start.strip_prefix(&MAGIC)?;
+    version.try_into().ok().map(u16::from_le_bytes)
+}
+
 /// The sender's description of the migration, on this channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// The same on all channels of a migration, and no other's.
+    /// The same on all channels of a migration, and no other's: random, so that a stranger can't
+    /// guess it.
     pub session: [u8; 16],
     /// The image, and how many channels carry it.
     pub geometry: Geometry,
@@ -115,6 +126,11 @@ pub struct Hello {
     pub channel: u16,
     /// Whether it may switch before all has arrived.
     pub switches: bool,
+    /// 0, or after a switch which attempt this is to connect once more: each has a higher number
+    /// than those before.
+    pub attempt: u32,
+    /// Whether the receiver may offer content of an earlier transfer.
+    pub resumes: bool,
     /// How content is packed.
     pub codec: Codec,
     /// A number the sender has never used before.
@@ -140,7 +156,9 @@ impl Hello {
             .bytes(self.session)
             .bytes(self.nonce)
             .u8(self.switches.into())
-            .bytes([0; 7])
+            .u32(self.attempt)
+            .u8(self.resumes.into())
+            .bytes([0; 2])
     }
 
     /// How many channels the migration has, with those on which pages are asked for.
@@ -183,9 +201,13 @@ impl Hello {
         let geometry = Geometry::new(Bytes::new(image), channels).ok_or(Refusal::Geometry)?;
         let codec = Codec::ALL.into_iter().find(|known| *known as u16 == codec).ok_or(Refusal::Codec)?;
         let (session, nonce, switches) = (take.bytes(), take.bytes(), take.u8() == 1);
-        let [_, _, _, _, _, _, _] = take.bytes();
-        let hello = Self { session, geometry, channel, switches, codec, nonce, proof: take.bytes() };
-        if hello.encode() != *bytes {
+        let (attempt, resumes) = (take.u32(), take.u8() == 1);
+        let [_, _] = take.bytes();
+        let proof = take.bytes();
+        let hello = Self { session, geometry, channel, switches, attempt, resumes, codec, nonce, proof };
+        // Memory that is written has no earlier transfer.
+        let makes_sense = if switches { !resumes } else { attempt == 0 };
+        if hello.encode() != *bytes || !makes_sense {
             return Err(Refusal::Damaged);
         }
         if channel < hello.lanes() { Ok(hello) } else { Err(Refusal::Channel) }

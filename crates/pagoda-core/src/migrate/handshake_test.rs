@@ -6,11 +6,13 @@ use proptest::prelude::*;
 fn hellos() -> impl Strategy<Value = Hello> {
     let geometry = (0u64..1 << 52, 1u16..=64);
     let codec = prop::sample::select(&Codec::ALL[..]);
-    let channel = (any::<u16>(), any::<bool>());
+    let channel = (any::<u16>(), any::<bool>(), any::<bool>(), any::<u32>());
     (geometry, channel, codec, any::<[u8; 16]>(), any::<[u8; 32]>(), any::<[u8; 32]>()).prop_map(
-        |((image, channels), (channel, switches), codec, session, nonce, proof)| {
+        |((image, channels), (channel, switches, resumes, attempt), codec, session, nonce, proof)| {
             let geometry = Geometry::new(Bytes::new(image), channels).expect("a geometry");
-            let hello = Hello { session, geometry, channel: 0, switches, codec, nonce, proof };
+            let (attempt, resumes) = if switches { (attempt, false) } else { (0, resumes) };
+            let hello =
+                Hello { session, geometry, channel: 0, switches, attempt, resumes, codec, nonce, proof };
             Hello { channel: channel % hello.lanes(), ..hello }
         },
     )
@@ -28,7 +30,8 @@ fn a_codec_parses_its_own_name() {
 fn a_hello_that_can_not_be_taken_says_why() {
     let geometry = Geometry::new(Bytes::mib(4), 2).expect("a geometry");
     let (session, nonce, proof) = ([1; 16], [2; 32], [3; 32]);
-    let good = Hello { session, geometry, channel: 1, switches: false, codec: Codec::Lz4, nonce, proof };
+    let (switches, attempt, resumes, codec) = (false, 0, false, Codec::Lz4);
+    let good = Hello { session, geometry, channel: 1, switches, attempt, resumes, codec, nonce, proof };
     let good = good.encode();
     // Each at the offset of its field; the checksum is made right again.
     let with = |at: usize, value: u16| {
@@ -49,6 +52,9 @@ fn a_hello_that_can_not_be_taken_says_why() {
     assert_eq!(with(16, 8192), Err(Refusal::Geometry));
     assert_eq!(with(30, u16::MAX), Err(Refusal::Geometry));
     assert_eq!(with(82, 1), Err(Refusal::Damaged));
+    assert_eq!(with(86, 1), Err(Refusal::Damaged));
+    let version = |start: &[u8]| version_of(start.first_chunk().expect("long enough"));
+    assert_eq!((version(&good), version(&[0; 10])), (Some(VERSION), None));
 }
 
 proptest! {

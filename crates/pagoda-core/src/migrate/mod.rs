@@ -51,6 +51,32 @@
 //! An owed page is named once more, by the channel that takes it first at the sender. So it can't
 //! be brought twice, and a receiver refuses a frame that would overwrite newer writes.
 //!
+//! If channels die after the switch both sides keep all they have. The sender connects all of them
+//! once more, with the same session and a higher attempt. The receiver then tells, on each channel
+//! that carries stripes, which of their pages have not arrived (`missing`). From there it goes on
+//! as behind `Switched`, and all numbers begin again:
+//!
+//! ```text
+//!   Greeting  ------------------>
+//!             <------------------  Hello      with the next attempt, on each channel
+//!   Answer    ------------------>
+//!   Missing ... Missing -------->             of each stripe that lacks pages, and the end
+//!             <------------------  Data, Stored, Packed, Filled, Zero, Sync, End
+//! ```
+//!
+//! A receiver of a file may have a part of it from an earlier transfer. If the sender *resumes*,
+//! the receiver offers stripes by their digests (`kept`). The sender names those that it has, too,
+//! and sends the others; a page that is neither named nor sent is zero:
+//!
+//! ```text
+//!   Answer    ------------------>
+//!   Kept ... Kept -------------->             on each channel, and the end
+//!             <------------------  Kept, Data, Stored, Packed, Filled, Zero ... Sync
+//! ```
+//!
+//! A sender that has heard `Finished` says so by one more round, an empty one. Without it the
+//! receiver can't know, and lets the sender connect once more for a moment.
+//!
 //! Every decoder here is total: any bytes give a value or an error, none of them a panic or an
 //! allocation. This module must never trust a length that came from outside.
 
@@ -60,6 +86,8 @@ pub(crate) mod fields;
 pub mod frame;
 pub mod geometry;
 pub mod handshake;
+pub mod kept;
+pub mod missing;
 pub mod pages;
 pub mod rate;
 pub mod received;

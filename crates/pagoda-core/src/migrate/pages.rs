@@ -12,7 +12,7 @@ use super::geometry::STRIPE_PAGES;
 const WORD_BITS: u64 = u64::BITS as u64;
 
 /// Words of a stripe's pages.
-const STRIPE_WORDS: usize = STRIPE_PAGES as usize / u64::BITS as usize;
+pub const STRIPE_WORDS: usize = STRIPE_PAGES as usize / u64::BITS as usize;
 
 /// The numbers of the words that have `pages`, and which bits of them.
 fn parts(pages: Range<u64>) -> impl Iterator<Item = (usize, u64)> {
@@ -67,6 +67,16 @@ impl StripePages {
     #[must_use]
     pub fn without(self, other: Self) -> Self {
         Self(std::array::from_fn(|i| self.0[i] & !other.0[i]))
+    }
+    /// Its words, for a message: bit 0 of the first is the first page.
+    #[must_use]
+    pub const fn words(self) -> [u64; STRIPE_WORDS] {
+        self.0
+    }
+    /// The pages of such words.
+    #[must_use]
+    pub const fn of_words(words: [u64; STRIPE_WORDS]) -> Self {
+        Self(words)
     }
     /// The longest runs of pages in it, lowest first.
     pub fn runs(&self) -> impl Iterator<Item = Range<u32>> + use<> {
@@ -171,6 +181,14 @@ impl PageSet {
             }
         }
         pages
+    }
+
+    /// Adds pages of the stripe whose first page is `first`. Panics if there is no such stripe.
+    pub fn add_stripe(&self, first: u64, pages: StripePages) {
+        let at = (first / WORD_BITS) as usize;
+        for (added, word) in pages.0.into_iter().zip(&self.words[at..at + STRIPE_WORDS]) {
+            word.fetch_or(added, Ordering::AcqRel);
+        }
     }
 
     /// How many there are.

@@ -4,6 +4,7 @@ pub mod direct_file;
 pub mod file_mapping;
 pub mod holds;
 pub mod mapped_file;
+pub mod partial_file;
 pub mod ring;
 pub mod shared_file;
 pub mod sparse_file;

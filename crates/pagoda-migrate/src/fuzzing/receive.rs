@@ -27,6 +27,7 @@ use crate::net::socket::{Kind, Socket};
 use crate::progress::Progress;
 use crate::receive::apply::{Apply, Unshown};
 use crate::receive::destination::{Destination, LateDestination};
+use crate::receive::offers::Offers;
 use crate::receive::page_requests::Wants;
 use crate::receive::postcopy_receive::{Arrivals, Shown};
 use crate::wire::codec::Unpacker;
@@ -68,6 +69,7 @@ pub fn receive(input: &[u8]) -> Got {
         geometry,
         zero: ZeroPolicy::ALL[usize::from(*how / 2) % ZeroPolicy::ALL.len()],
         received: ReceivedMap::new(set(words_for(geometry.pages())), geometry.pages()),
+        offers: Offers::none(geometry),
         progress: &progress,
         ends: OnceLock::new(),
     };

@@ -7,6 +7,8 @@ use pagoda_core::migrate::channel::{Inbound, Outbound};
 use pagoda_core::migrate::frame::{Body, FRAME_BYTES, Frame, PAYLOAD_MOST};
 use pagoda_core::migrate::geometry::Geometry;
 use pagoda_core::migrate::handshake::{Answer, Greeting, Hello};
+use pagoda_core::migrate::kept::Kept;
+use pagoda_core::migrate::missing::Missing;
 use pagoda_core::migrate::pages::PageSet;
 use pagoda_core::migrate::received::{ReceivedMap, words_for};
 use pagoda_core::migrate::reply::Reply;
@@ -21,6 +23,8 @@ pub fn wire(input: &[u8]) -> Got {
     got = got.max(comes_back(input, |bytes| Answer::decode(bytes).ok().map(Answer::encode)));
     got = got.max(comes_back(input, |bytes| Reply::decode(bytes).ok().map(Reply::encode)));
     got = got.max(comes_back(input, |bytes| Hello::decode(bytes).ok().map(Hello::encode)));
+    got = got.max(comes_back(input, |bytes| Kept::decode(bytes).ok().map(Kept::encode)));
+    got = got.max(comes_back(input, |bytes| Missing::decode(bytes).ok().map(Missing::encode)));
     let (Some((&kind, rest)), Some(geometry)) = (input.split_first(), Geometry::new(Bytes::mib(7), 2)) else {
         return got;
     };

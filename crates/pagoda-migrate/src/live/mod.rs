@@ -12,6 +12,7 @@
 pub(crate) mod live_channel;
 pub(crate) mod options;
 pub(crate) mod postcopy_send;
+mod reconnect;
 pub(crate) mod source;
 
 use std::net::Shutdown;
@@ -32,12 +33,13 @@ use pagoda_linux::mem::words::zeroed_words;
 use crate::error::Error;
 use crate::live::live_channel::{Busy, Lane, PIECE_PAGES};
 use crate::live::options::{LiveOptions, Moved, Otherwise, Pace, Writer};
+use crate::live::reconnect::WayBack;
 use crate::live::source::{LiveSource, Room};
 use crate::net::connection::Connection;
 use crate::net::endpoint::Endpoint;
 use crate::net::socket::Closer;
 use crate::progress::Progress;
-use crate::send::{check_bandwidth, commit_all, connect};
+use crate::send::{check_bandwidth, commit_all, connect, new_hello};
 use crate::wire::frame_writer::{Outlet, Shared};
 use crate::workers::{self, Orders};
 
@@ -90,7 +92,8 @@ pub fn send_live(
     check_bandwidth(&options.send)?;
     let switches = options.otherwise == Otherwise::PostCopy;
     let mut introduced = |progress: &Progress| watch(progress, &Pace::default());
-    let connections = connect(geometry, switches, to, &options.send, &mut introduced)?;
+    let hello = new_hello(geometry, (switches, false), options.send.codec)?;
+    let connections = connect(hello, to, &options.send, options.send.stall, &mut introduced)?;
     let (progress, orders) = (Progress::new(size), Orders::default());
     let shared = Shared {
         geometry,
@@ -101,15 +104,14 @@ pub fn send_live(
     };
     let closers: Vec<_> =
         connections.iter().map(Connection::closer).collect::<Result<_, _>>().map_err(Error::System)?;
-    let set = || PageSet::new(zeroed_words(Bytes::new(PageSet::words_for(geometry.pages())).as_usize()));
     let mut rounds = Rounds {
         source,
         geometry,
         orders: &orders,
         closers: &closers,
         progress: &progress,
-        data: set(),
-        zero: set(),
+        data: page_set(geometry),
+        zero: page_set(geometry),
         first: true,
         rest: AtomicU64::new(0),
         pace: Pace::default(),
@@ -132,7 +134,8 @@ pub fn send_live(
     rounds.collect()?;
     // If nothing is left but zeroes there is nothing to owe.
     if owes && rounds.data.count() > 0 {
-        return postcopy_send::switch(rounds, lanes, askers, stopped, watch);
+        let back = WayBack { hello, to, options: &options.send, shared: &shared };
+        return postcopy_send::switch(rounds, lanes, askers, stopped, &back, watch);
     }
     lanes = rounds.while_stopped(lanes, watch)?;
     let pace = rounds.pace;
@@ -255,6 +258,16 @@ impl<'a> Rounds<'a> {
         data.count() + zero.without(data).count() == STRIPE_PAGES
     }
 
+    /// The pages that are owed now.
+    pub(crate) fn copy_of_owed(&self) -> PageSet {
+        let copy = page_set(self.geometry);
+        let pages = 0..self.geometry.pages();
+        pages
+            .step_by(STRIPE_PAGES as usize)
+            .for_each(|first| copy.add_stripe(first, self.data.stripe(first)));
+        copy
+    }
+
     /// Lets each channel say something, and end a round with it.
     pub(crate) fn each_lane(
         &mut self,
@@ -279,6 +292,11 @@ impl<'a> Rounds<'a> {
         self.first = false;
         Ok(lanes)
     }
+}
+
+/// An empty set of an image's pages.
+fn page_set(geometry: Geometry) -> PageSet {
+    PageSet::new(zeroed_words(Bytes::new(PageSet::words_for(geometry.pages())).as_usize()))
 }
 
 /// The content that took time to send.

@@ -33,7 +33,8 @@ pub enum Otherwise {
     /// The writer is stopped, the other side runs at once, and the remaining pages are sent on
     /// request and in the background. The receiver has to agree to that from the start, which
     /// [`receive`](crate::receive) does not. There is no way back from the switch: if either side
-    /// or the connection is lost before all has arrived, the remaining pages are lost.
+    /// ends before all has arrived, the remaining pages are lost. If the connection is, it is made
+    /// again within [`SendOptions::recover_for`].
     PostCopy,
 }
 

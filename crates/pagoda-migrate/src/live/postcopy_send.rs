@@ -11,8 +11,8 @@ use std::net::Shutdown;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use pagoda_core::migrate::geometry::GROUP_PAGES;
-use pagoda_core::migrate::geometry::{Geometry, STRIPE_PAGES};
+use pagoda_core::migrate::geometry::{GROUP_PAGES, Geometry, STRIPE_PAGES};
+use pagoda_core::migrate::handshake::Codec;
 use pagoda_core::migrate::pages::{PageSet, StripePages};
 use pagoda_core::migrate::reply::Reply;
 use pagoda_core::migrate::wanted::group_of;
@@ -23,9 +23,14 @@ use crate::error::Error;
 use crate::live::Rounds;
 use crate::live::live_channel::{Lane, PIECE_PAGES, extent};
 use crate::live::options::{Moved, Pace};
-use crate::progress::Progress;
+use crate::live::reconnect::WayBack;
+use crate::live::source::Room;
+use crate::net::connection::Connection;
+use crate::net::socket::{Closer, Deadline};
+use crate::progress::{Count, Progress};
 use crate::send::stripes::send_pages;
-use crate::workers;
+use crate::wire::frame_writer::Outlet;
+use crate::workers::{self, Orders};
 
 /// Lets the other side run, and sends it the owed pages. The writer was stopped at `stopped`, and
 /// all its writes are collected.
@@ -34,6 +39,7 @@ pub(crate) fn switch<'a>(
     mut lanes: Vec<Lane<'a>>,
     askers: Vec<Lane<'a>>,
     stopped: Instant,
+    back: &WayBack<'_>,
     watch: &mut dyn FnMut(&Progress, &Pace) -> ControlFlow<()>,
 ) -> Result<Moved, Error> {
     let (orders, closers, progress) = (rounds.orders, rounds.closers, rounds.progress);
@@ -43,32 +49,145 @@ pub(crate) fn switch<'a>(
     let end = |mut lane: Lane<'a>| lane.outlet.end().map(|()| lane);
     let tasks = lanes.into_iter().map(|lane| || end(lane)).collect();
     let mut ended = workers::run(orders, tasks, closers, Shutdown::Write, &mut look)?;
-    // As at a commit: a caller that cancels meanwhile can't know the other side's state.
     let first = ended.swap_remove(0);
     let tell = vec![move || tell_switch(first)];
     let told = workers::run(orders, tell, &closers[..1], Shutdown::Write, &mut look);
-    ended.extend(told.map_err(|error| match error {
-        Error::Cancelled => Error::Unconfirmed,
-        error => error,
-    })?);
-    let (downtime, switched) = (stopped.elapsed(), Instant::now());
     // Only this side has the owed pages: it is too late to cancel.
     let mut look = || {
         let _ = watch(progress, &pace);
         ControlFlow::Continue(())
     };
-    type Task<'b> = Box<dyn FnOnce() -> Result<(), Error> + Send + 'b>;
+    let mut switched = Instant::now();
+    let mut bringing = Bringing::new(&rounds, back);
+    let mut lost = match told {
+        Ok(first) => {
+            orders.hurry();
+            ended.extend(first);
+            crew(&rounds, ended, askers, orders, closers, &mut look).err()
+        }
+        // As at a commit: a caller that cancels meanwhile can't know the other side's state.
+        Err(Error::Cancelled) => return Err(Error::Unconfirmed),
+        // It may run, or not. If it does, it takes the channels once more.
+        Err(error) if error.is_of_the_line() && !matches!(error, Error::Peer(_)) => {
+            drop((ended, askers));
+            match bringing.recover(error, &mut look) {
+                Ok(outcome) => {
+                    switched = bringing.connected.unwrap_or(switched);
+                    outcome.err()
+                }
+                Err(_) => return Err(Error::Unconfirmed),
+            }
+        }
+        Err(error) => return Err(error),
+    };
+    while let Some(error) = lost {
+        let after_switch = |error| Error::AfterSwitch(Box::new(error));
+        lost = bringing.recover(error, &mut look).map_err(after_switch)?.err();
+    }
+    let downtime = switched.duration_since(stopped);
+    Ok(Moved { counts: progress.counts(), pace, downtime, owed_for: Some(switched.elapsed()) })
+}
+
+/// Bringing the owed pages over channels that may be lost and connected once more.
+struct Bringing<'a> {
+    rounds: &'a Rounds<'a>,
+    back: &'a WayBack<'a>,
+    /// The pages that were owed at the switch.
+    promised: PageSet,
+    /// How much the receiver lacked the last time.
+    left: u64,
+    attempt: u32,
+    /// When the last attempt succeeded.
+    connected: Option<Instant>,
+    /// Lines that fail before a page arrives must not extend the time.
+    until: Option<Deadline>,
+}
+
+impl<'a> Bringing<'a> {
+    fn new(rounds: &'a Rounds<'a>, back: &'a WayBack<'a>) -> Self {
+        let (promised, left) = (rounds.copy_of_owed(), rounds.data.count());
+        Self { rounds, back, promised, left, attempt: 0, connected: None, until: None }
+    }
+
+    /// Connects all channels once more after `error`, and brings what the receiver lacks. The
+    /// outcome is that of bringing it.
+    ///
+    /// # Errors
+    /// Why the channels are not there.
+    fn recover(
+        &mut self,
+        error: Error,
+        look: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<Result<(), Error>, Error> {
+        let (recover_for, progress) = (self.back.options.recover_for, self.rounds.progress);
+        if !error.is_of_the_line() || recover_for.is_zero() {
+            return Err(error);
+        }
+        let since = Instant::now();
+        // These handles keep the sockets of the first channels open.
+        self.rounds.closers.iter().for_each(|closer| closer.close(Shutdown::Both));
+        let until = *self.until.get_or_insert_with(|| Deadline::after(recover_for));
+        let not_recovered = |error| Error::NotRecovered { within: recover_for, error: Box::new(error) };
+        if until.is_over() {
+            return Err(not_recovered(error));
+        }
+        let connections = self.back.connect(&mut self.attempt, until, look).map_err(not_recovered)?;
+        self.connected = Some(Instant::now());
+        progress.add(Count::Recoveries, 1);
+        progress.add(Count::WaitedUs, since.elapsed().as_micros() as u64);
+        Ok(self.bring(connections, look))
+    }
+
+    /// Brings what the receiver lacks over new connections.
+    fn bring(
+        &mut self,
+        mut connections: Vec<Connection>,
+        look: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<(), Error> {
+        let (rounds, back) = (self.rounds, self.back);
+        let closers: Vec<_> =
+            connections.iter().map(Connection::closer).collect::<Result<_, _>>().map_err(Error::System)?;
+        let asking = connections.split_off(usize::from(rounds.geometry.channels()));
+        let streaming = back.owe_missing(rounds, connections, &closers, &self.promised, look)?;
+        let left = rounds.data.count();
+        if left < self.left {
+            (self.left, self.until) = (left, None);
+        }
+        rounds.source.hand_out_again().map_err(Error::Source)?;
+        let orders = Orders::default();
+        orders.hurry();
+        let mut lanes = Vec::with_capacity(streaming.len() + asking.len());
+        for (channel, connection) in (0..).zip(streaming.into_iter().chain(asking)) {
+            lanes.push(Lane {
+                outlet: Outlet::new(back.shared, channel, connection, &orders)?,
+                reader: rounds.source.reader(back.shared.codec != Codec::None).map_err(Error::Source)?,
+                room: Room::default(),
+            });
+        }
+        let askers = lanes.split_off(usize::from(rounds.geometry.channels()));
+        crew(rounds, lanes, askers, &orders, &closers, look)
+    }
+}
+
+/// Brings the owed pages over these channels, until the receiver has all of it.
+fn crew<'b>(
+    rounds: &Rounds<'_>,
+    streams: Vec<Lane<'b>>,
+    askers: Vec<Lane<'b>>,
+    orders: &Orders,
+    closers: &[Closer],
+    look: &mut dyn FnMut() -> ControlFlow<()>,
+) -> Result<(), Error> {
+    type Task<'c> = Box<dyn FnOnce() -> Result<(), Error> + Send + 'c>;
     let (owed, geometry) = (&rounds.data, rounds.geometry);
-    let mut tasks: Vec<Task<'_>> = Vec::with_capacity(ended.len() + askers.len());
-    for mut lane in ended {
+    let mut tasks: Vec<Task<'_>> = Vec::with_capacity(streams.len() + askers.len());
+    for mut lane in streams {
         tasks.push(Box::new(move || lane.bring_all(owed, geometry)));
     }
     for mut lane in askers {
         tasks.push(Box::new(move || lane.answer(owed, geometry)));
     }
-    workers::run(orders, tasks, closers, Shutdown::Write, &mut look)
-        .map_err(|error| Error::AfterSwitch(Box::new(error)))?;
-    Ok(Moved { counts: progress.counts(), pace, downtime, owed_for: Some(switched.elapsed()) })
+    workers::run(orders, tasks, closers, Shutdown::Write, look).map(drop)
 }
 
 /// Tells the other side on channel 0 to run, and waits until it does.
@@ -77,9 +196,7 @@ fn tell_switch(mut lane: Lane<'_>) -> Result<Lane<'_>, Error> {
     match lane.outlet.reply() {
         Ok(Reply::Switched) => Ok(lane),
         Ok(_) => Err(Error::StrangeReply { channel: 0 }),
-        Err(Error::Peer(failure)) => Err(Error::Peer(failure)),
-        // It may have started to run just before it was lost.
-        Err(_) => Err(Error::Unconfirmed),
+        Err(error) => Err(error),
     }
 }
 
@@ -132,7 +249,12 @@ impl<'a> Lane<'a> {
                     self.bring(group - group % u64::from(STRIPE_PAGES), taken)?;
                     self.outlet.end_round()?;
                 }
-                Reply::Finished => return Ok(()),
+                Reply::Finished => {
+                    // All is there. Whether the receiver hears that this is known makes no
+                    // difference to it.
+                    let _ = self.outlet.end_round();
+                    return Ok(());
+                }
                 _ => return Err(strange),
             }
         }

@@ -27,6 +27,13 @@ pub trait LiveSource: Sync {
     /// If it can't be known.
     fn collect(&self, data: &PageSet, zero: &PageSet) -> io::Result<u64>;
 
+    /// Pages that were handed out may not have arrived: from now on readers hand out each one once
+    /// more. Only with the writer stopped, and never while a reader is at work.
+    ///
+    /// # Errors
+    /// If it can't be arranged.
+    fn hand_out_again(&self) -> io::Result<()>;
+
     /// One channel's reader. `packs`: pages may be handed out as a store has packed them.
     ///
     /// # Errors

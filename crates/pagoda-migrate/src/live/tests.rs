@@ -55,6 +55,10 @@ impl LiveSource for Hot {
         Ok(written.end - written.start)
     }
 
+    fn hand_out_again(&self) -> io::Result<()> {
+        Ok(())
+    }
+
     fn reader<'a>(&'a self, _packs: bool) -> io::Result<Box<dyn LiveReader + 'a>> {
         Ok(Box::new(Reader { hot: self, shares: false }))
     }

@@ -20,14 +20,14 @@ use crate::net::connection::Connection;
 use crate::net::handshake::{self, HANDSHAKE, Heard};
 use crate::net::listener::{Accepted, Listener};
 use crate::net::socket::{Closer, Deadline, Socket};
-use crate::receive::{Event, ReceiveOptions, Watch};
+use crate::receive::options::{Event, ReceiveOptions, Watch};
 
 /// How long one look for a connection takes before the caller is asked whether to continue.
-const LOOK: Duration = Duration::from_millis(100);
+pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
 /// How many peers may introduce themselves at once. A sender does so on one channel at a time, so
 /// all others are strangers: when one more comes, the longest-waiting one is disconnected.
-const AT_ONCE: usize = 16;
+pub(crate) const AT_ONCE: usize = 16;
 
 /// The pause where there is no descriptor for a connection: the disconnected stranger needs a
 /// moment to close its own.
@@ -35,6 +35,19 @@ const NO_ROOM_PAUSE: Duration = Duration::from_millis(10);
 
 /// A peer that has introduced itself, or failed to: its number, and its message.
 type Introduced = (u64, Result<(Connection, Heard), Error>);
+
+/// A bell, and the end that rings it.
+pub(crate) fn bell() -> io::Result<(UnixStream, UnixStream)> {
+    let (bell, ringer) = UnixStream::pair()?;
+    bell.set_nonblocking(true)?;
+    ringer.set_nonblocking(true)?;
+    Ok((bell, ringer))
+}
+
+/// A bell that has rung may ring again.
+pub(crate) fn silence(mut bell: &UnixStream) {
+    let _ = bell.read(&mut [0; AT_ONCE]);
+}
 
 /// Waits for a sender and all its channels.
 pub(crate) fn admit_all(
@@ -45,11 +58,9 @@ pub(crate) fn admit_all(
 ) -> Result<(Hello, Vec<Connection>), Error> {
     // A peer that has introduced itself rings the bell, so that it is seen at once: a sender waits
     // for each of its channels in turn.
-    let (bell, ringer) = UnixStream::pair().map_err(Error::System)?;
-    bell.set_nonblocking(true).and_then(|()| ringer.set_nonblocking(true)).map_err(Error::System)?;
+    let (bell, ringer) = bell().map_err(Error::System)?;
     thread::scope(|scope| {
-        let (tell, introduced) = sync_channel(AT_ONCE);
-        let mut hall = Hall { options, ringer: &ringer, tell, introduced, here: VecDeque::new(), next: 0 };
+        let mut hall = Hall::new(options, &ringer);
         let mut admitted = Admitted::default();
         let mut until = Deadline::after(options.wait);
         loop {
@@ -62,7 +73,7 @@ pub(crate) fn admit_all(
             if until.is_over() {
                 return Err(admitted.missing(options));
             }
-            let _ = (&bell).read(&mut [0; AT_ONCE]);
+            silence(&bell);
             while let Some(came) = hall.next() {
                 let is_first = admitted.first.is_none();
                 match came.and_then(|(connection, heard)| admitted.take(connection, heard, options, is_late))
@@ -80,19 +91,13 @@ pub(crate) fn admit_all(
                 return Ok(whole);
             }
             // Last, so that no peer is disconnected that has introduced itself.
-            match came {
-                // A connection that can't be let in is closed, and the listener goes on.
-                Accepted::Connection(socket) => _ = hall.enter(scope, socket),
-                Accepted::None => {}
-                // Strangers must not keep a sender out by taking all descriptors.
-                Accepted::NoRoom => _ = hall.turn_oldest_away(),
-            }
+            hall.receive(scope, came);
         }
     })
 }
 
 /// The peers that have connected and not introduced themselves yet. Dropping it disconnects them.
-struct Hall<'a> {
+pub(crate) struct Hall<'a> {
     options: &'a ReceiveOptions,
     ringer: &'a UnixStream,
     tell: SyncSender<Introduced>,
@@ -102,6 +107,26 @@ struct Hall<'a> {
 }
 
 impl<'a> Hall<'a> {
+    /// An empty hall; `ringer` rings when a peer has introduced itself.
+    pub(crate) fn new(options: &'a ReceiveOptions, ringer: &'a UnixStream) -> Self {
+        let (tell, introduced) = sync_channel(AT_ONCE);
+        Self { options, ringer, tell, introduced, here: VecDeque::new(), next: 0 }
+    }
+
+    /// Lets a connection in, if there is one.
+    pub(crate) fn receive<'scope>(&mut self, scope: &'scope Scope<'scope, '_>, came: Accepted)
+    where
+        'a: 'scope,
+    {
+        match came {
+            // A connection that can't be let in is closed, and the listener goes on.
+            Accepted::Connection(socket) => _ = self.enter(scope, socket),
+            Accepted::None => {}
+            // Strangers must not keep a sender out by taking all descriptors.
+            Accepted::NoRoom => _ = self.turn_oldest_away(),
+        }
+    }
+
     /// Starts the introduction of a connection in a thread of its own.
     ///
     /// # Errors
@@ -151,7 +176,7 @@ impl<'a> Hall<'a> {
     }
 
     /// The next peer that has introduced itself, or failed to.
-    fn next(&mut self) -> Option<Result<(Connection, Heard), Error>> {
+    pub(crate) fn next(&mut self) -> Option<Result<(Connection, Heard), Error>> {
         let (number, heard) = self.introduced.try_recv().ok()?;
         self.here.retain(|(of, _)| *of != number);
         Some(heard)
@@ -192,10 +217,12 @@ impl Admitted {
         let may_come = |hello: &Hello| match &self.first {
             None if hello.geometry.image() > options.image_most => Err(Refusal::TooLarge),
             None if hello.switches && !is_late => Err(Refusal::Switches),
+            // Its first channels were those of another receiver.
+            None if hello.attempt > 0 => Err(Refusal::Channel),
             None => Ok(()),
             Some(first) if first.session != hello.session => Err(Refusal::Busy),
             Some(first) => {
-                let said = |hello: &Hello| (hello.geometry, hello.codec, hello.switches);
+                let said = |hello: &Hello| (hello.geometry, hello.codec, hello.switches, hello.attempt);
                 let belongs = said(first) == said(hello);
                 let is_new = self.channels.get(usize::from(hello.channel)).is_some_and(Option::is_none);
                 if belongs && is_new { Ok(()) } else { Err(Refusal::Channel) }

@@ -35,6 +35,11 @@ impl Connection {
         .set_deadline(deadline);
     }
 
+    /// How long reading or writing it may block.
+    pub(crate) fn stall(&self) -> Duration {
+        self.socket().stall()
+    }
+
     pub(crate) fn closer(&self) -> io::Result<Closer> {
         self.socket().closer()
     }

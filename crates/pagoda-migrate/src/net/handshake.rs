@@ -3,11 +3,12 @@
 //! Until it has succeeded on every channel, no byte of the image is read, and no destination is
 //! prepared.
 
-use std::io;
+use std::io::{self, Read};
 use std::time::Duration;
 
 use pagoda_core::migrate::handshake::{
     ANSWER_BYTES, Answer, GREETING_BYTES, Greeting, HELLO_BYTES, Hello, PROOF_BYTES, Refusal, VERSION,
+    VERSION_BYTES, version_of,
 };
 use pagoda_linux::process::child::random_bytes;
 
@@ -44,6 +45,8 @@ pub(crate) fn introduce(
     let said: [u8; GREETING_BYTES] = connection.read_message().map_err(broken)?;
     let greeting = Greeting::decode(&said).map_err(|_| Error::NotPagoda)?;
     if greeting.version != VERSION {
+        // So that the receiver can name both versions, too; it reads no more than the version.
+        let _ = connection.send(&hello.encode());
         return Err(Error::OtherVersion(greeting.version));
     }
     match (greeting.wants_token, token) {
@@ -84,7 +87,15 @@ pub(crate) fn hear(
     let greeting = Greeting { version: VERSION, wants_token: token.is_some(), nonce }.encode();
     let broken = |error| broken(0, limit, error);
     connection.send(&greeting).map_err(broken)?;
-    let said: [u8; HELLO_BYTES] = connection.read_message().map_err(broken)?;
+    // The version first: a hello of another one may be shorter.
+    let start: [u8; VERSION_BYTES] = connection.read_message().map_err(broken)?;
+    if let Some(version) = version_of(&start).filter(|version| *version != VERSION) {
+        let _ = connection.send(&Answer::Refused(Refusal::Version).encode());
+        return Err(Error::OtherVersion(version));
+    }
+    let mut said = [0; HELLO_BYTES];
+    said[..VERSION_BYTES].copy_from_slice(&start);
+    connection.read_exact(&mut said[VERSION_BYTES..]).map_err(broken)?;
     let token = token.cloned().unwrap_or_else(Token::none);
     Ok(Heard(Hello::decode(&said).and_then(|hello| {
         let unproven = hello.unproven();

@@ -74,14 +74,14 @@ impl Socket {
         Ok(Self { kind, stall, deadline: None })
     }
 
-    /// Connects. Blocks for as long as the stall, for each address that the name has.
-    pub(crate) fn connect(to: &Endpoint, stall: Duration) -> io::Result<Self> {
+    /// Connects. Blocks for as long as `limit`, for each address that the name has.
+    pub(crate) fn connect(to: &Endpoint, limit: Duration, stall: Duration) -> io::Result<Self> {
         match to {
-            Endpoint::Unix(path) => Self::new(Kind::Unix(connect_unix(path, stall)?), stall),
+            Endpoint::Unix(path) => Self::new(Kind::Unix(connect_unix(path, limit)?), stall),
             Endpoint::Tcp { host, port } => {
                 let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
                 for address in (host.as_str(), *port).to_socket_addrs()? {
-                    match connect_tcp(address, stall) {
+                    match connect_tcp(address, limit) {
                         Ok(stream) => return Self::new(Kind::Tcp(stream), stall),
                         Err(error) => last = error,
                     }
@@ -226,7 +226,7 @@ mod tests {
         let stall = Duration::from_millis(50);
         assert!(listener.accept(Duration::from_millis(1), stall).expect("looked").is_none());
         let mut client =
-            Socket::connect(&listener.endpoint().expect("an address"), stall).expect("connected");
+            Socket::connect(&listener.endpoint().expect("an address"), stall, stall).expect("connected");
         let mut server = listener.accept(Duration::from_secs(5), stall).expect("looked").expect("accepted");
         let error = server.read(&mut [0]).expect_err("nothing comes");
         assert_eq!(error.kind(), ErrorKind::TimedOut);
@@ -252,10 +252,10 @@ mod tests {
         listen(&listener, 0).expect("it listens");
         let to = Endpoint::Unix(path);
         let stall = Duration::from_millis(50);
-        let _first = Socket::connect(&to, stall).expect("one has room");
+        let _first = Socket::connect(&to, stall, stall).expect("one has room");
         // In a thread: the connect may block without end, and the test is about that.
         let (said, is_said) = std::sync::mpsc::channel();
-        std::thread::spawn(move || said.send(Socket::connect(&to, stall).map(drop)));
+        std::thread::spawn(move || said.send(Socket::connect(&to, stall, stall).map(drop)));
         let second = is_said.recv_timeout(Duration::from_secs(20)).expect("it returns");
         assert_eq!(second.expect_err("it is never accepted").kind(), ErrorKind::TimedOut);
     }

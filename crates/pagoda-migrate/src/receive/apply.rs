@@ -19,6 +19,7 @@ use pagoda_linux::mem::zero_scan::is_zero;
 use crate::error::Error;
 use crate::progress::{Count, Progress};
 use crate::receive::destination::{Destination, LateDestination};
+use crate::receive::offers::Offers;
 use crate::wire::content::{Content, read_checked};
 
 const PAGE: u64 = OS_PAGE as u64;
@@ -42,6 +43,8 @@ pub(crate) trait Apply: Sync {
     fn packed(&self, channel: u16, extent: Extent, packed: &[u8], content: &[u8]) -> Result<bool, Error>;
     /// They are zero. There is `room` for a stripe.
     fn zero(&self, channel: u16, extent: Extent, room: &mut [u8]) -> Result<(), Error>;
+    /// They are a stripe that was offered, and stay as they are.
+    fn kept(&self, channel: u16, extent: Extent) -> Result<(), Error>;
     /// Their content comes later.
     fn owed(&self, channel: u16, extent: Extent) -> Result<(), Error>;
     /// All channels share the frames that follow.
@@ -56,6 +59,8 @@ pub(crate) struct Unshown<'a> {
     pub(crate) geometry: Geometry,
     pub(crate) zero: ZeroPolicy,
     pub(crate) received: ReceivedMap,
+    /// Content of an earlier transfer that the sender has not confirmed.
+    pub(crate) offers: Offers,
     pub(crate) progress: &'a Progress,
     pub(crate) ends: OnceLock<Ends>,
 }
@@ -82,9 +87,16 @@ pub(crate) const fn pages(extent: Extent) -> Range<u64> {
 }
 
 impl Unshown<'_> {
+    /// A channel has ended: nothing of an earlier transfer stays in its stripes but what the sender
+    /// has confirmed.
+    pub(crate) fn end(&self, channel: u16) -> Result<(), Error> {
+        self.offers.end(channel, self.destination).map_err(Error::Destination)
+    }
+
     /// Marks pages as received, and returns how much of them belongs to the image.
     fn mark(&self, channel: u16, extent: Extent) -> Result<Bytes, Error> {
         self.check_not_owed(channel, extent)?;
+        self.offers.refuse(extent, self.destination).map_err(Error::Destination)?;
         self.received.mark(extent, |pages, again| {
             if !again {
                 self.count_image(&self.bytes(&pages));
@@ -146,6 +158,7 @@ impl Apply for Unshown<'_> {
         room: &mut [u8],
     ) -> Result<(), Error> {
         self.check_not_owed(channel, extent)?;
+        self.offers.refuse(extent, self.destination).map_err(Error::Destination)?;
         let offset = extent.offset().get();
         let received = if self.geometry.part_of_image(extent) == extent.len() {
             self.destination.receive_at(offset, content, room)
@@ -170,6 +183,7 @@ impl Apply for Unshown<'_> {
 
     fn zero(&self, channel: u16, extent: Extent, room: &mut [u8]) -> Result<(), Error> {
         self.check_not_owed(channel, extent)?;
+        self.offers.refuse(extent, self.destination).map_err(Error::Destination)?;
         self.received
             .mark(extent, |pages, again| {
                 let bytes = self.bytes(&pages);
@@ -192,6 +206,13 @@ impl Apply for Unshown<'_> {
                 Ok(())
             })
             .map_err(Error::Destination)
+    }
+
+    fn kept(&self, channel: u16, extent: Extent) -> Result<(), Error> {
+        if !self.offers.accept(extent, self.geometry) {
+            return Err(violation(channel, Violation::NotOffered(extent)));
+        }
+        self.mark(channel, extent).map(drop)
     }
 
     fn owed(&self, channel: u16, extent: Extent) -> Result<(), Error> {

@@ -18,11 +18,20 @@ use crate::wire::content::{Content, read_checked};
 /// destination that is dropped before `finish` has returned must show nothing of it.
 pub trait Destination: Send + Sync {
     /// Makes it `size` bytes, all zero, for any state before: bytes that are never written stay
-    /// zero.
+    /// zero. Only the stripes that [`kept`](Self::kept) tells of may hold something.
     ///
     /// # Errors
     /// If there is no room, or no right to it.
     fn prepare(&mut self, size: Bytes) -> io::Result<()>;
+
+    /// After [`prepare`](Self::prepare), the stripes that hold content of an earlier transfer, by
+    /// their first pages; none where all is zero. Each is kept only if the sender has the same.
+    ///
+    /// # Errors
+    /// If it can't be known.
+    fn kept(&self) -> io::Result<Vec<u64>> {
+        Ok(Vec::new())
+    }
 
     /// Writes at `offset`, within its size. May block on a disk.
     ///

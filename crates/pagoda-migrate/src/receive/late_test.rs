@@ -1,6 +1,8 @@
 //! A sender that switches and is not ours: the pages it owes, the pages it brings, and the peer it
 //! has to be.
 
+use std::ops::ControlFlow;
+
 use pagoda_core::migrate::channel::Outbound;
 use pagoda_core::migrate::frame::Body;
 use pagoda_core::migrate::geometry::Extent;

@@ -7,21 +7,23 @@
 
 pub(crate) mod apply;
 pub(crate) mod destination;
+pub(crate) mod offers;
+pub(crate) mod options;
 pub(crate) mod page_requests;
 pub(crate) mod postcopy_receive;
+pub(crate) mod rejoin;
+pub(crate) mod resumed_file;
 
 use std::net::Shutdown;
-use std::ops::ControlFlow;
 use std::sync::OnceLock;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread;
-use std::time::Duration;
 
 use pagoda_core::migrate::channel::Violation;
+use pagoda_core::migrate::handshake::Hello;
 use pagoda_core::migrate::pages::PageSet;
 use pagoda_core::migrate::received::{ReceivedMap, words_for};
 use pagoda_core::migrate::reply::{Failure, Reply};
-use pagoda_core::migrate::zero::ZeroPolicy;
 use pagoda_core::size::Bytes;
 use pagoda_linux::mem::words::zeroed_words;
 
@@ -29,63 +31,19 @@ use crate::error::Error;
 use crate::net::admission::admit_all;
 use crate::net::connection::Connection;
 use crate::net::listener::Listener;
-use crate::net::tls::ServerTls;
-use crate::net::token::Token;
 use crate::progress::{Counts, Progress};
 use crate::receive::apply::{Unshown, violation};
 use crate::receive::destination::{Destination, LateDestination};
+use crate::receive::offers::Offers;
+use crate::receive::options::{Event, ReceiveOptions, Watch};
 use crate::receive::page_requests::WORKING;
 use crate::receive::postcopy_receive::Remaining;
+use crate::receive::rejoin::Rejoining;
 use crate::wire::frame_reader::{Inlet, Shared};
 use crate::workers;
 
-/// How to receive: by default any sender in the clear within ten minutes, up to 1 TiB, and with 30
-/// s of patience. Where other machines can reach the listener, demand a token or certificates.
-#[derive(Clone)]
-pub struct ReceiveOptions {
-    /// The token that a sender has to have, if any.
-    pub token: Option<Token>,
-    /// TLS; plain without.
-    pub tls: Option<ServerTls>,
-    /// The policy for zero pages.
-    pub zero: ZeroPolicy,
-    /// The largest image that is taken. The received map takes up to a 32,768th of it.
-    pub image_most: Bytes,
-    /// How long to wait for a sender.
-    pub wait: Duration,
-    /// How long a channel may stand still, and how long after the first channel the last may come.
-    pub stall: Duration,
-}
-
-impl Default for ReceiveOptions {
-    fn default() -> Self {
-        Self {
-            token: None,
-            tls: None,
-            zero: ZeroPolicy::default(),
-            image_most: Bytes::gib(1 << 10),
-            wait: Duration::from_secs(600),
-            stall: Duration::from_secs(30),
-        }
-    }
-}
-
-/// A receiver's reports to its caller, about ten times a second and at each change; not while the
-/// image is kept.
-#[derive(Debug)]
-pub enum Event<'a> {
-    /// No sender has come yet, or not on all channels.
-    Waiting,
-    /// A peer came, and was refused; the receiver waits on.
-    Turned(&'a Error),
-    /// It goes on.
-    Moving(&'a Progress),
-}
-
-pub(crate) type Watch<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + 'a;
-
 /// Receives one image. Blocks until it is kept, or something has failed. `watch` ends it by
-/// [`ControlFlow::Break`].
+/// [`ControlFlow::Break`](std::ops::ControlFlow).
 ///
 /// # Errors
 /// See [`Error`]. The destination shows nothing then; drop it.
@@ -111,7 +69,7 @@ pub enum Arrived {
 
 /// Receives one image that may be used before all of it has arrived, if the sender wants it so.
 /// Blocks until it is kept, or all but the owed pages have arrived, or something has failed.
-/// `watch` ends it by [`ControlFlow::Break`].
+/// `watch` ends it by [`ControlFlow::Break`](std::ops::ControlFlow).
 ///
 /// # Errors
 /// As [`receive`].
@@ -149,22 +107,17 @@ fn receive_to_commit(
         return Err(Error::OpenToAll(at));
     }
     let is_late = matches!(target, Target::Late(_));
-    let (first, mut connections) = admit_all(&listener, options, is_late, watch)?;
-    // The kernel refuses further connections.
-    drop(listener);
-    let geometry = first.geometry;
-    if let Err(error) = target.destination().prepare(geometry.image()).map_err(Error::Destination) {
-        for connection in &mut connections {
-            // The error is the destination's, whether or not the sender hears of it.
-            let _ = connection.send(&Reply::Failed(error.as_failure()).encode());
-        }
-        return Err(error);
-    }
+    let (hello, mut connections) = admit_all(&listener, options, is_late, watch)?;
+    // Only a sender that has switched may come back. Otherwise the kernel refuses connections.
+    let may_come_back = hello.switches && !options.recover_for.is_zero();
+    let listener = may_come_back.then_some(listener);
+    let geometry = hello.geometry;
+    let offers = prepare(target.destination(), &hello, &mut connections)?;
     let progress = Progress::new(geometry.image());
     let words = |count: u64| zeroed_words(Bytes::new(count).as_usize());
-    let owed = PageSet::new(words(if first.switches { PageSet::words_for(geometry.pages()) } else { 0 }));
+    let owed = PageSet::new(words(if hello.switches { PageSet::words_for(geometry.pages()) } else { 0 }));
     let late = match &*target {
-        Target::Late(late) if first.switches => Some((&**late, &owed)),
+        Target::Late(late) if hello.switches => Some((&**late, &owed)),
         _ => None,
     };
     let apply = Unshown {
@@ -176,17 +129,24 @@ fn receive_to_commit(
         geometry,
         zero: options.zero,
         received: ReceivedMap::new(words(words_for(geometry.pages())), geometry.pages()),
+        offers,
         progress: &progress,
         ends: OnceLock::new(),
     };
-    let (codec, stall) = (first.codec, options.stall);
+    let (codec, stall) = (hello.codec, options.stall);
     let shared = Shared { apply: &apply, geometry, codec, stall, progress: &progress };
     let askers = connections.split_off(usize::from(geometry.channels()));
     let closers: Vec<_> =
         connections.iter().map(Connection::closer).collect::<Result<_, _>>().map_err(Error::System)?;
-    let (shared_by_all, orders) = (&shared, &workers::Orders::default());
-    let tasks = (0..).zip(connections).map(|(channel, connection)| {
-        move || Inlet::new(shared_by_all, channel, connection, orders)?.run_to_end()
+    let (shared_by_all, apply, orders) = (&shared, &apply, &workers::Orders::default());
+    let tasks = (0..).zip(connections).map(|(channel, mut connection)| {
+        move || {
+            if hello.resumes {
+                apply.offers.tell(channel, apply.destination, &mut connection)?;
+            }
+            let ended = Inlet::new(shared_by_all, channel, connection, orders)?.run_to_end()?;
+            apply.end(channel).map(|()| ended)
+        }
     });
     let mut look = || watch(Event::Moving(&progress));
     let ended = workers::run(orders, tasks.collect(), &closers, Shutdown::Read, &mut look)?;
@@ -201,18 +161,28 @@ fn receive_to_commit(
     }
     if switches {
         let ends = std::iter::once(first).chain(ends).collect();
-        return Ok(Arrived::Owed(Box::new(Remaining {
-            ends,
-            askers,
-            geometry,
-            codec,
-            stall,
-            owed,
-            progress,
-        })));
+        let way = Rejoining { listener, options: options.clone(), hello };
+        return Ok(Arrived::Owed(Box::new(Remaining { ends, askers, owed, progress, way })));
     }
     finish(target.destination(), first.connection())?;
     Ok(Arrived::Whole(progress.counts()))
+}
+
+/// Prepares the destination, and tells the sender if it can't be. Returns the content of an earlier
+/// transfer.
+fn prepare(
+    destination: &mut dyn Destination,
+    hello: &Hello,
+    connections: &mut [Connection],
+) -> Result<Offers, Error> {
+    let prepared = destination.prepare(hello.geometry.image());
+    let offers = prepared.and_then(|()| Offers::of(destination, hello.geometry, hello.resumes));
+    offers.map_err(Error::Destination).inspect_err(|error| {
+        for connection in connections {
+            // The error is the destination's, whether or not the sender hears of it.
+            let _ = connection.send(&Reply::Failed(error.as_failure()).encode());
+        }
+    })
 }
 
 /// Keeps the image, and tells the sender, which gets a sign of life meanwhile.

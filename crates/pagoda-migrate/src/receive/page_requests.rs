@@ -11,7 +11,6 @@ use pagoda_core::migrate::reply::Reply;
 use pagoda_core::migrate::wanted::Wanted;
 
 use crate::error::Error;
-use crate::net::connection::Connection;
 use crate::progress::{Count, Progress};
 use crate::wire::frame_reader::Inlet;
 
@@ -33,6 +32,8 @@ struct State {
     wanted: Wanted,
     /// Nothing is owed any more.
     whole: bool,
+    /// A channel was lost: requests wait for the next ones.
+    lost: bool,
 }
 
 enum Next {
@@ -41,6 +42,8 @@ enum Next {
     Nothing,
     /// Nothing will ever be wanted again.
     End,
+    /// Another channel was lost.
+    Lost,
 }
 
 impl Wants {
@@ -63,10 +66,26 @@ impl Wants {
         self.bell.notify_all();
     }
 
+    /// Pages may be requested again: channels are connected once more.
+    pub(crate) fn go_on(&self) {
+        let mut state = self.state();
+        (state.whole, state.lost) = (false, false);
+    }
+
+    /// A channel was lost: those that wait for a request end at once, so that the sender is not
+    /// waited for longer than it takes to come back.
+    pub(crate) fn lose(&self) {
+        self.state().lost = true;
+        self.bell.notify_all();
+    }
+
     fn next(&self) -> Next {
         let mut state = self.state();
         let until = Instant::now() + STEP;
         loop {
+            if state.lost {
+                return Next::Lost;
+            }
             if let Some(page) = state.wanted.take() {
                 return Next::Page(page);
             }
@@ -80,10 +99,10 @@ impl Wants {
 }
 
 /// Requests wanted pages until nothing is owed. The sender is told of a failure.
-pub(crate) fn run(mut inlet: Inlet<'_>, wants: &Wants, progress: &Progress) -> Result<Connection, Error> {
+pub(crate) fn run<'a>(mut inlet: Inlet<'a>, wants: &Wants, progress: &Progress) -> Result<Inlet<'a>, Error> {
     let asked = ask(&mut inlet, wants, progress);
     inlet.tell(asked)?;
-    Ok(inlet.into_connection())
+    Ok(inlet)
 }
 
 fn ask(inlet: &mut Inlet<'_>, wants: &Wants, progress: &Progress) -> Result<(), Error> {
@@ -93,13 +112,18 @@ fn ask(inlet: &mut Inlet<'_>, wants: &Wants, progress: &Progress) -> Result<(), 
         match wants.next() {
             Next::Page(page) => {
                 progress.add(Count::Asked, 1);
-                inlet.say(Reply::Wanted { page })?;
-                inlet.round()?;
+                let answered = inlet.say(Reply::Wanted { page }).and_then(|()| inlet.round());
+                if answered.is_err() {
+                    // The thread still waits: the page is requested again on the next line.
+                    wants.want(page);
+                }
+                answered?;
             }
             Next::Nothing if said.elapsed() < WORKING => continue,
             // The sender must not take silence for a loss.
             Next::Nothing => inlet.say(Reply::Working)?,
             Next::End => return Ok(()),
+            Next::Lost => return Err(inlet.interrupted()),
         }
         said = Instant::now();
     }

@@ -8,21 +8,27 @@ use std::io;
 use std::net::Shutdown;
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::thread;
+use std::time::Instant;
 
 use pagoda_core::migrate::channel::Violation;
-use pagoda_core::migrate::geometry::{Extent, Geometry};
-use pagoda_core::migrate::handshake::Codec;
+use pagoda_core::migrate::geometry::Extent;
+use pagoda_core::migrate::missing::{MISSING_BYTES, Missing};
 use pagoda_core::migrate::pages::PageSet;
 use pagoda_core::migrate::reply::{Failure, Reply};
 
 use crate::error::Error;
 use crate::net::connection::{Connection, lost};
-use crate::progress::{Counts, Progress};
+use crate::net::socket::{Closer, Deadline};
+use crate::progress::{Count, Counts, Progress};
 use crate::receive::apply::{Apply, pages, violation};
 use crate::receive::page_requests::{self, Wants};
+use crate::receive::rejoin::{Door, LAST_WORD, Rejoining, closers};
 use crate::wire::frame_reader::{Ended, Inlet, Shared};
 use crate::workers;
+
+/// The list of missing pages is sent in pieces of about this.
+const TOLD_BYTES: usize = 64 << 10;
 
 /// Where owed pages arrive. Each arrives once, whole; channels bring them at the same time.
 pub trait Arrivals: Sync {
@@ -56,11 +62,9 @@ pub trait Arrivals: Sync {
 pub struct Remaining {
     pub(crate) ends: Vec<Ended>,
     pub(crate) askers: Vec<Connection>,
-    pub(crate) geometry: Geometry,
-    pub(crate) codec: Codec,
-    pub(crate) stall: Duration,
     pub(crate) owed: PageSet,
     pub(crate) progress: Progress,
+    pub(crate) way: Rejoining,
 }
 
 /// Applies owed pages.
@@ -94,6 +98,9 @@ impl Apply for Shown<'_> {
         let from = extent.offset().get();
         self.arrivals.arrive_zero(from..from + extent.len().get()).map_err(Error::Destination)
     }
+    fn kept(&self, channel: u16, extent: Extent) -> Result<(), Error> {
+        Err(violation(channel, Violation::NotOffered(extent)))
+    }
     fn owed(&self, channel: u16, _extent: Extent) -> Result<(), Error> {
         Err(violation(channel, Violation::Owes))
     }
@@ -104,18 +111,25 @@ impl Apply for Shown<'_> {
 
 impl Remaining {
     /// Takes the image over: from now on it lives here, and the sender's writer must not run again.
+    /// A sender that does not hear it finds out when it connects once more.
     ///
     /// # Errors
-    /// If the sender can't be told. It can't know then whether the image lives here: it must not,
-    /// drop it.
+    /// If the sender can't be told, and may not connect once more. It can't know then whether the
+    /// image lives here: it must not, drop it.
     pub fn take_over(&mut self) -> Result<(), Error> {
+        let stall = self.way.options.stall;
         let first = self.ends.first_mut().ok_or(Error::NotPagoda)?;
-        first.connection().send(&Reply::Switched.encode()).map_err(|error| lost(0, self.stall, error))
+        match first.connection().send(&Reply::Switched.encode()) {
+            Err(error) if self.way.listener.is_none() => Err(lost(0, stall, error)),
+            _ => Ok(()),
+        }
     }
 
     /// Receives the owed pages, after [`take_over`](Self::take_over). Blocks until all is there, or
-    /// something has failed; no wait in it is longer than the stall. `watch` is called about ten
-    /// times a second, and ends it by [`ControlFlow::Break`].
+    /// something has failed; no wait in it is longer than the stall. If channels are lost, the
+    /// sender may connect them once more for as long as
+    /// [`recover_for`](crate::ReceiveOptions::recover_for) says. `watch` is called about ten times
+    /// a second, and ends it by [`ControlFlow::Break`].
     ///
     /// # Errors
     /// See [`Error`]. Pages that have not arrived are lost: no other process has them.
@@ -124,24 +138,126 @@ impl Remaining {
         arrivals: &dyn Arrivals,
         watch: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
     ) -> Result<Counts, Error> {
-        let Self { mut ends, askers, geometry, codec, stall, owed, progress } = self;
-        let mut closers = Vec::with_capacity(ends.len() + askers.len());
-        for connection in ends.iter_mut().map(Ended::connection) {
-            closers.push(connection.closer().map_err(Error::System)?);
+        let Self { mut ends, askers, owed, progress, way } = self;
+        let connections = ends.iter_mut().map(|ended| &*ended.connection()).chain(&askers);
+        let at_work = closers(connections)?;
+        let streams = ends.into_iter().map(Stream::Continued).collect();
+        let arriving = Arriving { arrivals, owed: &owed, progress: &progress, way: &way };
+        let Some(listener) = &way.listener else {
+            arriving.crew(streams, askers, &at_work, &mut || watch(&progress))?;
+            return Ok(progress.counts());
+        };
+        let door = Door::new(listener, &way, at_work).map_err(Error::System)?;
+        thread::scope(|scope| {
+            let attend = || door.attend();
+            let builder = thread::Builder::new().name("rejoin".to_owned());
+            builder.spawn_scoped(scope, attend).map_err(Error::System)?;
+            // Also when this thread panics: the scope waits for the other one.
+            let _shut = Shut(&door);
+            arriving.all(streams, askers, &door, &mut || watch(&progress))
+        })?;
+        Ok(progress.counts())
+    }
+}
+
+/// Shuts a door when it goes.
+struct Shut<'a>(&'a Door<'a>);
+
+impl Drop for Shut<'_> {
+    fn drop(&mut self) {
+        self.0.shut();
+    }
+}
+
+/// A channel that carries stripes.
+enum Stream {
+    /// As it was before the switch.
+    Continued(Ended),
+    /// Connected once more.
+    Rejoined(u16, Connection),
+}
+
+/// The state that all crews share.
+struct Arriving<'a> {
+    arrivals: &'a dyn Arrivals,
+    owed: &'a PageSet,
+    progress: &'a Progress,
+    way: &'a Rejoining,
+}
+
+impl Arriving<'_> {
+    /// Receives all, over channels that may be lost and connected once more.
+    fn all(
+        &self,
+        mut streams: Vec<Stream>,
+        mut askers: Vec<Connection>,
+        door: &Door<'_>,
+        look: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<(), Error> {
+        let recover_for = self.way.options.recover_for;
+        // Lines that fail before a page arrives must not extend the wait.
+        let mut until: Option<Deadline> = None;
+        let mut before = self.owed.count();
+        loop {
+            let error = match self.crew(streams, askers, &door.at_work(), look) {
+                Ok(true) => return Ok(()),
+                Ok(false) => None,
+                Err(error) => Some(error),
+            };
+            door.give_up();
+            let (left, since) = (self.owed.count(), Instant::now());
+            let failed = match error {
+                // The sender may not know that all is here, and connect only to hear it.
+                _ if left == 0 => None,
+                Some(error) if error.is_of_the_line() => Some(error),
+                error => return error.map_or(Ok(()), Err),
+            };
+            let limit = match &failed {
+                None => Deadline::after(recover_for.min(LAST_WORD)),
+                Some(_) if left == before => *until.get_or_insert_with(|| Deadline::after(recover_for)),
+                Some(_) => *until.insert(Deadline::after(recover_for)),
+            };
+            before = left;
+            let Some(connections) = door.await_sender(limit, look)? else {
+                return failed.map_or(Ok(()), |error| {
+                    Err(Error::NotRecovered { within: recover_for, error: Box::new(error) })
+                });
+            };
+            if failed.is_some() {
+                self.progress.add(Count::Recoveries, 1);
+                self.progress.add(Count::WaitedUs, since.elapsed().as_micros() as u64);
+            }
+            let mut connections = connections.into_iter();
+            let channels = self.way.hello.geometry.channels();
+            streams =
+                (0..channels).zip(connections.by_ref()).map(|(n, one)| Stream::Rejoined(n, one)).collect();
+            askers = connections.collect();
         }
-        for connection in &askers {
-            closers.push(connection.closer().map_err(Error::System)?);
-        }
-        let apply = Shown { arrivals, owed: &owed };
-        let shared = &Shared { apply: &apply, geometry, codec, stall, progress: &progress };
-        let (orders, streams, wants) =
-            (&workers::Orders::default(), &AtomicUsize::new(ends.len()), arrivals.wants());
-        type Task<'a> = Box<dyn FnOnce() -> Result<Option<Connection>, Error> + Send + 'a>;
+    }
+
+    /// Receives over these channels until all is here, or one of them fails. True if the sender
+    /// knows it.
+    fn crew(
+        &self,
+        streams: Vec<Stream>,
+        askers: Vec<Connection>,
+        closers: &[Closer],
+        look: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<bool, Error> {
+        let (geometry, codec, stall) =
+            (self.way.hello.geometry, self.way.hello.codec, self.way.options.stall);
+        let apply = Shown { arrivals: self.arrivals, owed: self.owed };
+        let shared = &Shared { apply: &apply, geometry, codec, stall, progress: self.progress };
+        let orders = &workers::Orders::default();
+        orders.hurry();
+        let (left, wants) = (&AtomicUsize::new(streams.len()), self.arrivals.wants());
+        wants.go_on();
+        type Task<'a> = Box<dyn FnOnce() -> Result<Option<Inlet<'a>>, Error> + Send + 'a>;
         let mut tasks: Vec<Task<'_>> = Vec::with_capacity(closers.len());
-        for ended in ends {
+        for stream in streams {
             tasks.push(Box::new(move || {
-                Inlet::resumed(shared, ended, orders)?.run_to_end()?;
-                if streams.fetch_sub(1, Ordering::AcqRel) == 1 {
+                self.run_stream(stream, shared, orders).inspect_err(|_| wants.lose())?;
+                if left.fetch_sub(1, Ordering::AcqRel) == 1 {
                     wants.end();
                 }
                 Ok(None)
@@ -150,17 +266,60 @@ impl Remaining {
         for (channel, connection) in (geometry.channels()..).zip(askers) {
             tasks.push(Box::new(move || {
                 let inlet = Inlet::asked(shared, channel, connection, orders)?;
-                page_requests::run(inlet, wants, shared.progress).map(Some)
+                let asked = page_requests::run(inlet, wants, shared.progress);
+                asked.map(Some).inspect_err(|_| wants.lose())
             }));
         }
-        let mut look = || watch(&progress);
-        let ended = workers::run(orders, tasks, &closers, Shutdown::Read, &mut look)?;
-        let whole = owed.count() == 0;
+        let ended = workers::run(orders, tasks, closers, Shutdown::Read, look)?;
+        let whole = self.owed.count() == 0;
         let reply = if whole { Reply::Finished } else { Reply::Failed(Failure::Protocol) };
-        for mut connection in ended.into_iter().flatten() {
+        let mut askers: Vec<_> = ended.into_iter().flatten().collect();
+        for inlet in &mut askers {
             // All is here, whether the sender hears of it or not.
-            let _ = connection.send(&reply.encode());
+            let _ = inlet.say(reply);
         }
-        if whole { Ok(progress.counts()) } else { Err(violation(0, Violation::Owes)) }
+        if !whole {
+            return Err(violation(0, Violation::Owes));
+        }
+        let until = Deadline::after(LAST_WORD);
+        Ok(askers.iter_mut().all(|inlet| {
+            inlet.connection().set_deadline(Some(until));
+            inlet.round().is_ok()
+        }))
+    }
+
+    /// Receives the frames of a channel that carries stripes.
+    fn run_stream<'b>(
+        &self,
+        stream: Stream,
+        shared: &'b Shared<'b>,
+        orders: &'b workers::Orders,
+    ) -> Result<(), Error> {
+        let inlet = match stream {
+            Stream::Continued(ended) => Inlet::resumed(shared, ended, orders)?,
+            Stream::Rejoined(channel, mut connection) => {
+                let told = self.tell_missing(channel, &mut connection);
+                told.map_err(|error| lost(channel, shared.stall, error))?;
+                Inlet::rejoined(shared, channel, connection, orders)?
+            }
+        };
+        inlet.run_to_end().map(drop)
+    }
+
+    /// Tells the sender which pages of a channel's stripes have not arrived.
+    fn tell_missing(&self, channel: u16, connection: &mut Connection) -> io::Result<()> {
+        let mut says = Vec::with_capacity(TOLD_BYTES + MISSING_BYTES);
+        for first in self.way.hello.geometry.stripes_of(channel) {
+            let pages = self.owed.stripe(first);
+            if !pages.is_empty() {
+                says.extend(Missing::Pages { first, pages }.encode());
+            }
+            if says.len() >= TOLD_BYTES {
+                connection.send(&says)?;
+                says.clear();
+            }
+        }
+        says.extend(Missing::End.encode());
+        connection.send(&says)
     }
 }

@@ -2,12 +2,14 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Instant;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
 
 use pagoda_core::migrate::channel::Outbound;
 use pagoda_core::migrate::frame::{Body, Frame};
 use pagoda_core::migrate::geometry::{Geometry, IMAGE_MOST};
-use pagoda_core::migrate::handshake::{Codec, GREETING_BYTES, Hello, Refusal};
+use pagoda_core::migrate::handshake::{ANSWER_BYTES, Answer, Codec, GREETING_BYTES, Hello, Refusal, VERSION};
+use pagoda_core::migrate::zero::ZeroPolicy;
 use pagoda_linux::procfs::pagemap::{PagemapScanner, Presence};
 use twox_hash::XxHash3_64;
 
@@ -154,6 +156,31 @@ fn strangers_are_refused_and_the_sender_still_gets_in() {
         assert_eq!(first.reply(0).expect("a reply"), Reply::Finished);
     });
     received.expect("received");
+}
+
+/// Of a version whose messages may be shorter, and that says nothing else.
+#[test]
+fn a_sender_of_another_version_is_refused_with_both_named() {
+    let (listener, to) = crate::testing::listen();
+    let Endpoint::Tcp { port, .. } = &to else { unreachable!("TCP") };
+    let mut stranger = TcpStream::connect(("127.0.0.1", *port)).expect("connected");
+    let mut start = *b"PagodaMv\0\0";
+    start[8..].copy_from_slice(&(VERSION + 7).to_le_bytes());
+    stranger.write_all(&start).expect("sent");
+    let mut told = String::new();
+    let received = crate::receive(listener, &mut MemoryDestination::new(), &options(), &mut |event| {
+        let Event::Turned(error) = event else { return ControlFlow::Continue(()) };
+        assert!(matches!(error, Error::OtherVersion(version) if *version == VERSION + 7), "{error}");
+        told = error.to_string();
+        ControlFlow::Break(())
+    });
+    assert!(matches!(received, Err(Error::Cancelled)), "{received:?}");
+    let both = [VERSION, VERSION + 7].map(|version| version.to_string());
+    assert!(both.iter().all(|version| told.contains(version)), "{told}");
+    let mut answer = vec![0; GREETING_BYTES + ANSWER_BYTES];
+    stranger.read_exact(&mut answer).expect("an answer");
+    let answer = answer[GREETING_BYTES..].try_into().expect("its length");
+    assert_eq!(Answer::decode(answer), Ok(Answer::Refused(Refusal::Version)));
 }
 
 #[test]

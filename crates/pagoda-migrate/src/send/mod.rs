@@ -29,12 +29,13 @@ use crate::net::socket::{Closer, Socket};
 use crate::net::tls::ClientTls;
 use crate::net::token::Token;
 use crate::progress::{Counts, Progress};
+use crate::receive::options::RECOVER_FOR;
 use crate::send::source::Source;
 use crate::wire::frame_writer::{Outlet, Shared};
 use crate::workers;
 
 /// How to send: by default over 2 channels, packed with LZ4, in the clear, without a limit, and
-/// with 30 s of patience.
+/// with 30 s of patience, 60 s after a switch.
 #[derive(Clone)]
 pub struct SendOptions {
     /// How many connections, from 1 to
@@ -50,6 +51,9 @@ pub struct SendOptions {
     pub bandwidth: Option<Bytes>,
     /// How long a channel may stand still.
     pub stall: Duration,
+    /// How long all channels are tried to be connected once more after a switch, without a page
+    /// that arrives meanwhile. With zero the owed pages are lost with the first channel.
+    pub recover_for: Duration,
 }
 
 impl Default for SendOptions {
@@ -61,6 +65,7 @@ impl Default for SendOptions {
             tls: None,
             bandwidth: None,
             stall: Duration::from_secs(30),
+            recover_for: RECOVER_FOR,
         }
     }
 }
@@ -81,7 +86,8 @@ pub fn send(
     let (size, channels) = (source.size(), options.channels);
     let geometry = Geometry::new(size, channels).ok_or(Error::Geometry { size, channels })?;
     check_bandwidth(options)?;
-    let connections = connect(geometry, false, to, options, watch)?;
+    let hello = new_hello(geometry, (false, true), options.codec)?;
+    let connections = connect(hello, to, options, options.stall, watch)?;
     let progress = Progress::new(source.size());
     let shared = Shared {
         geometry,
@@ -96,7 +102,8 @@ pub fn send(
     let tasks = (0..).zip(connections).map(|(channel, connection)| {
         move || {
             let mut outlet = Outlet::new(shared, channel, connection, orders)?;
-            stripes::send_all(source, &mut outlet)?;
+            let offered = outlet.offered()?;
+            stripes::send_all(source, &mut outlet, &offered)?;
             outlet.sync()?;
             outlet.end()?;
             Ok(outlet.into_parts())
@@ -143,34 +150,41 @@ pub(crate) fn check_bandwidth(options: &SendOptions) -> Result<(), Error> {
     if turn * 2 <= carried { Ok(()) } else { Err(Error::TooSlow { bandwidth: per_s, stall: options.stall }) }
 }
 
-/// Connects all channels; with those for page requests, if it may switch.
-pub(crate) fn connect(
+/// The hello of a new migration; the channel is the caller's to set.
+///
+/// # Errors
+/// If the system has no randomness to give.
+pub(crate) fn new_hello(
     geometry: Geometry,
-    switches: bool,
+    (switches, resumes): (bool, bool),
+    codec: Codec,
+) -> Result<Hello, Error> {
+    let session = random_bytes().map_err(Error::System)?;
+    let (nonce, proof) = ([0; PROOF_BYTES], [0; PROOF_BYTES]);
+    Ok(Hello { session, geometry, channel: 0, switches, attempt: 0, resumes, codec, nonce, proof })
+}
+
+/// Connects all channels; with those for page requests, if it may switch. No step of it takes
+/// longer than `limit`.
+pub(crate) fn connect(
+    hello: Hello,
     to: &Endpoint,
     options: &SendOptions,
+    limit: Duration,
     watch: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
 ) -> Result<Vec<Connection>, Error> {
-    let session = random_bytes().map_err(Error::System)?;
-    let nothing_yet = Progress::new(geometry.image());
-    let (nonce, proof) = ([0; PROOF_BYTES], [0; PROOF_BYTES]);
-    let hello = Hello { session, geometry, channel: 0, switches, codec: options.codec, nonce, proof };
+    let nothing_yet = Progress::new(hello.geometry.image());
     let mut connections = Vec::with_capacity(usize::from(hello.lanes()));
     for channel in 0..hello.lanes() {
         if watch(&nothing_yet).is_break() {
             return Err(Error::Cancelled);
         }
-        let socket = Socket::connect(to, options.stall).map_err(Error::Connect)?;
+        let socket = Socket::connect(to, limit, options.stall).map_err(Error::Connect)?;
         let mut connection = match &options.tls {
             Some(tls) => tls.over(socket, to)?,
             None => Connection::Plain(socket),
         };
-        handshake::introduce(
-            &mut connection,
-            Hello { channel, ..hello },
-            options.token.as_ref(),
-            options.stall,
-        )?;
+        handshake::introduce(&mut connection, Hello { channel, ..hello }, options.token.as_ref(), limit)?;
         connections.push(connection);
     }
     Ok(connections)

@@ -1,8 +1,10 @@
 //! The content of a channel's stripes: finds the data between holes, reads it, and tells zero and
 //! filled pages from content.
 //!
-//! Holes are never read and never sent: a page that no frame names is zero at the receiver.
+//! Holes are never read and never sent: a page that no frame names is zero at the receiver. A
+//! stripe that the receiver has of an earlier transfer is only read, and named if it is the same.
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::ops::Range;
 
@@ -14,11 +16,16 @@ use pagoda_linux::mem::zero_scan::repeated_word;
 use crate::error::Error;
 use crate::send::source::Source;
 use crate::wire::frame_writer::Outlet;
+use crate::wire::stripe_digest::{StripeDigest, stripe_digest};
 
 const PAGE: u64 = OS_PAGE as u64;
 
 /// Sends all stripes of the outlet's channel.
-pub(crate) fn send_all(source: &dyn Source, outlet: &mut Outlet<'_>) -> Result<(), Error> {
+pub(crate) fn send_all(
+    source: &dyn Source,
+    outlet: &mut Outlet<'_>,
+    offered: &BTreeMap<u64, StripeDigest>,
+) -> Result<(), Error> {
     let geometry = outlet.geometry();
     let size = geometry.image().get();
     let mut room = vec![0; STRIPE_BYTES];
@@ -28,6 +35,14 @@ pub(crate) fn send_all(source: &dyn Source, outlet: &mut Outlet<'_>) -> Result<(
         outlet.check()?;
         let stripe = first_page * PAGE..size.min(first_page * PAGE + STRIPE_BYTES as u64);
         let mut at = stripe.start;
+        if let Some(digest) = offered.get(&first_page) {
+            let content = &mut room[..(stripe.end - stripe.start) as usize];
+            read(source, stripe.start, content)?;
+            if stripe_digest(content) == *digest {
+                outlet.kept(first_page, stripe.end.div_ceil(PAGE))?;
+                at = stripe.end;
+            }
+        }
         while at < stripe.end {
             if data.end <= at {
                 let found = source.data_in(at..size).map_err(Error::Source)?;
@@ -58,13 +73,17 @@ fn piece(
 ) -> Result<(), Error> {
     let len = (bytes.end - bytes.start) as usize;
     let in_image = (bytes.end.min(outlet.geometry().image().get()) - bytes.start) as usize;
-    source.read_at(bytes.start, &mut room[..in_image]).map_err(|error| match error.kind() {
+    read(source, bytes.start, &mut room[..in_image])?;
+    room[in_image..len].fill(0);
+    send_pages(outlet, bytes.start / PAGE, &room[..len])
+}
+
+fn read(source: &dyn Source, offset: u64, into: &mut [u8]) -> Result<(), Error> {
+    source.read_at(offset, into).map_err(|error| match error.kind() {
         // It was cut off.
         ErrorKind::UnexpectedEof => Error::SourceChanged,
         _ => Error::Source(error),
-    })?;
-    room[in_image..len].fill(0);
-    send_pages(outlet, bytes.start / PAGE, &room[..len])
+    })
 }
 
 /// Sends pages of one stripe, from `first` on, each as zero, filled or content.

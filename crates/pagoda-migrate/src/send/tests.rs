@@ -5,7 +5,10 @@ use std::ops::Range;
 use std::thread;
 
 use pagoda_core::migrate::frame::{Body, Frame};
-use pagoda_core::migrate::handshake::{ANSWER_BYTES, Answer, GREETING_BYTES, Greeting, HELLO_BYTES, VERSION};
+use pagoda_core::migrate::handshake::{
+    ANSWER_BYTES, Answer, GREETING_BYTES, Greeting, HELLO_BYTES, VERSION, VERSION_BYTES, version_of,
+};
+use pagoda_core::migrate::kept::Kept;
 
 use super::*;
 use crate::testing::{listen, token};
@@ -54,6 +57,7 @@ fn send_to(token: Option<Token>, receiver: impl FnOnce(Connection) + Send) -> Re
 fn to_sync(connection: &mut Connection) -> Vec<Frame> {
     let heard = handshake::hear(connection, None, Duration::from_secs(20)).expect("heard");
     handshake::answer(connection, heard, |_| Ok(())).expect("admitted");
+    connection.send(&Kept::End.encode()).expect("sent");
     let mut frames: Vec<Frame> = Vec::new();
     while !matches!(frames.last(), Some(Frame { body: Body::Sync { .. }, .. })) {
         let frame = next(connection);
@@ -97,8 +101,16 @@ fn a_peer_that_is_no_receiver_gets_no_frame() {
     let greeting = |version, wants_token| Greeting { version, wants_token, nonce: [1; PROOF_BYTES] }.encode();
     let sent = send_to(None, |mut connection| connection.send(&[b'x'; GREETING_BYTES]).expect("sent"));
     assert!(matches!(sent, Err(Error::NotPagoda)), "{sent:?}");
-    let sent = send_to(None, |mut connection| connection.send(&greeting(VERSION + 1, false)).expect("sent"));
-    assert!(matches!(sent, Err(Error::OtherVersion(version)) if version == VERSION + 1), "{sent:?}");
+    // It hears of this side's version, so that it can name both as well.
+    let sent = send_to(None, |mut connection| {
+        connection.send(&greeting(VERSION + 1, false)).expect("sent");
+        let start: [u8; VERSION_BYTES] = connection.read_message().expect("a version");
+        assert_eq!(version_of(&start), Some(VERSION));
+    });
+    let error = sent.map(drop).expect_err("another version");
+    assert!(matches!(error, Error::OtherVersion(version) if version == VERSION + 1), "{error}");
+    let both = [VERSION, VERSION + 1].map(|version| version.to_string());
+    assert!(both.iter().all(|version| error.to_string().contains(version)), "{error}");
     let sent = send_to(None, |_connection| thread::sleep(2 * STALL));
     assert!(matches!(sent, Err(Error::Silent(STALL))), "{sent:?}");
     // It says that it has the token, and has not.

@@ -22,7 +22,7 @@ use crate::progress::Counts;
 use crate::receive::destination::{Destination, LateDestination, MemoryDestination};
 use crate::receive::page_requests::Wants;
 use crate::receive::postcopy_receive::Arrivals;
-use crate::receive::{Arrived, Event, ReceiveOptions, receive_late};
+use crate::{Arrived, Event, ReceiveOptions, receive_late};
 
 /// Memory, and which of its pages have arrived after the switch.
 #[derive(Default)]

@@ -23,8 +23,8 @@ use crate::net::socket::Socket;
 use crate::net::token::Token;
 use crate::progress::Counts;
 use crate::receive::destination::Destination;
-use crate::receive::{ReceiveOptions, receive};
 use crate::wire::codec::Packer;
+use crate::{ReceiveOptions, receive};
 
 pub(crate) const IMAGE: Bytes = Bytes::mib(8);
 pub(crate) const PAGE: usize = 4096;
@@ -33,7 +33,13 @@ pub(crate) const PAGE: usize = 4096;
 const STALL: Duration = Duration::from_secs(20);
 
 pub(crate) fn options() -> ReceiveOptions {
-    ReceiveOptions { image_most: IMAGE, wait: STALL, stall: STALL, ..ReceiveOptions::default() }
+    ReceiveOptions {
+        image_most: IMAGE,
+        wait: STALL,
+        stall: STALL,
+        recover_for: Duration::ZERO,
+        ..ReceiveOptions::default()
+    }
 }
 
 pub(crate) fn token(text: &str) -> Token {
@@ -50,7 +56,8 @@ pub(crate) fn listen() -> (Listener, Endpoint) {
 pub(crate) fn hello(codec: Codec, channels: u16, channel: u16) -> Hello {
     let geometry = Geometry::new(IMAGE, channels).expect("a geometry");
     let (nonce, proof) = ([0; PROOF_BYTES], [0; PROOF_BYTES]);
-    Hello { session: [7; 16], geometry, channel, switches: false, codec, nonce, proof }
+    let (switches, attempt, resumes) = (false, 0, false);
+    Hello { session: [7; 16], geometry, channel, switches, attempt, resumes, codec, nonce, proof }
 }
 
 pub(crate) fn connect(to: &Endpoint, hello: Hello) -> Result<Connection, Error> {
@@ -58,7 +65,7 @@ pub(crate) fn connect(to: &Endpoint, hello: Hello) -> Result<Connection, Error> 
 }
 
 pub(crate) fn connect_with(to: &Endpoint, hello: Hello, token: Option<&Token>) -> Result<Connection, Error> {
-    let mut connection = Connection::Plain(Socket::connect(to, STALL).map_err(Error::Connect)?);
+    let mut connection = Connection::Plain(Socket::connect(to, STALL, STALL).map_err(Error::Connect)?);
     handshake::introduce(&mut connection, hello, token, STALL)?;
     Ok(connection)
 }

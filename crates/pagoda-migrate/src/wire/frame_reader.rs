@@ -14,7 +14,8 @@ use pagoda_core::migrate::frame::{Body, FRAME_BYTES, Frame, PAYLOAD_MOST};
 use pagoda_core::migrate::geometry::{Extent, Geometry, STRIPE_BYTES};
 use pagoda_core::migrate::handshake::Codec;
 use pagoda_core::migrate::reply::{Failure, Reply};
-use pagoda_core::page::HUGE_FRAME;
+use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
+use pagoda_core::size::Bytes;
 use pagoda_linux::codec::pack::PageUnpacker;
 use pagoda_linux::mem::huge_frames::HugeFrames;
 use twox_hash::XxHash3_64;
@@ -92,6 +93,17 @@ impl<'a> Inlet<'a> {
         Self::with(shared, channel, input, Inbound::asked(shared.geometry), false, orders)
     }
 
+    /// One that is connected once more after a switch.
+    pub(crate) fn rejoined(
+        shared: &'a Shared<'a>,
+        channel: u16,
+        connection: Connection,
+        orders: &'a Orders,
+    ) -> Result<Self, Error> {
+        let input = BufReader::with_capacity(BUFFER_BYTES, connection);
+        Self::with(shared, channel, input, Inbound::rejoined(shared.geometry, channel), true, orders)
+    }
+
     /// One that continues after a switch.
     pub(crate) fn resumed(shared: &'a Shared<'a>, ended: Ended, orders: &'a Orders) -> Result<Self, Error> {
         let Ended { input, inbound, channel, .. } = ended;
@@ -146,16 +158,16 @@ impl<'a> Inlet<'a> {
 
     /// Whether to stop, because another channel has.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        // The caller that gave the order knows the reason.
-        if self.orders.stop() {
-            Err(Error::Lost { channel: self.channel, error: ErrorKind::Interrupted.into() })
-        } else {
-            Ok(())
-        }
+        if self.orders.stop() { Err(self.interrupted()) } else { Ok(()) }
     }
 
-    pub(crate) fn into_connection(self) -> Connection {
-        self.input.into_inner()
+    /// The error of a channel that ends because another has: that one knows the reason.
+    pub(crate) fn interrupted(&self) -> Error {
+        Error::Lost { channel: self.channel, error: ErrorKind::Interrupted.into() }
+    }
+
+    pub(crate) fn connection(&mut self) -> &mut Connection {
+        self.input.get_mut()
     }
 
     fn run(&mut self) -> Result<(), Error> {
@@ -178,6 +190,9 @@ impl<'a> Inlet<'a> {
     fn step(&mut self) -> Result<Passed, Error> {
         let frame = next(&mut self.input, &mut self.inbound, self.channel, self.shared.stall)?;
         self.shared.progress.add(Count::WireBytes, (FRAME_BYTES + frame.body.payload_bytes()) as u64);
+        if let Some(extent) = frame.body.extent() {
+            self.shared.progress.reach(Bytes::new(extent.end() * OS_PAGE as u64));
+        }
         match frame.body {
             Body::Data { extent, packed_bytes, digest } => {
                 let packed = packed_bytes as usize;
@@ -201,6 +216,10 @@ impl<'a> Inlet<'a> {
             Body::Zero { extent } => {
                 self.shared.progress.add(Count::Zero, u64::from(extent.count()));
                 self.shared.apply.zero(self.channel, extent, &mut self.content)?;
+            }
+            Body::Kept { extent } => {
+                self.shared.apply.kept(self.channel, extent)?;
+                self.shared.progress.add(Count::Kept, u64::from(extent.count()));
             }
             Body::Owed { extent } => {
                 self.shared.progress.add(Count::Owed, u64::from(extent.count()));

@@ -1,17 +1,19 @@
 //! The outgoing frames of one channel, numbered, held together in a small buffer, within the limit
 //! that all share.
 
-use std::io;
+use std::collections::BTreeMap;
+use std::io::{self, Read};
 use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use pagoda_core::migrate::channel::Outbound;
 use pagoda_core::migrate::frame::{Body, FRAME_BYTES, Frame};
-use pagoda_core::migrate::geometry::{Extent, Geometry, STRIPE_BYTES};
+use pagoda_core::migrate::geometry::{Extent, Geometry, STRIPE_BYTES, StripeList};
 use pagoda_core::migrate::handshake::Codec;
+use pagoda_core::migrate::kept::{KEPT_BYTES, Kept};
 use pagoda_core::migrate::rate::Line;
-use pagoda_core::migrate::reply::Reply;
+use pagoda_core::migrate::reply::{REPLY_BYTES, Reply};
 use pagoda_core::size::Bytes;
 use pagoda_linux::process::thread::now_ns;
 use twox_hash::XxHash3_64;
@@ -21,6 +23,7 @@ use crate::net::connection::{Connection, lost};
 use crate::net::socket::Deadline;
 use crate::progress::{Count, Progress};
 use crate::wire::codec::Packer;
+use crate::wire::stripe_digest::StripeDigest;
 use crate::workers::Orders;
 
 /// Headers and small payloads are sent together. A payload longer than half of this is sent by
@@ -202,6 +205,38 @@ impl<'a> Outlet<'a> {
     pub(crate) fn owed(&mut self, extent: Extent) -> Result<(), Error> {
         self.shared.progress.add(Count::Owed, u64::from(extent.count()));
         self.frame(Body::Owed { extent }, &[])
+    }
+
+    /// Reads which stripes of this channel the receiver has of an earlier transfer: 48 bytes for
+    /// each, and never one twice.
+    pub(crate) fn offered(&mut self) -> Result<BTreeMap<u64, StripeDigest>, Error> {
+        let (channel, stall) = (self.channel, self.shared.stall);
+        let mut list = StripeList::new(self.shared.geometry, channel);
+        let mut offered = BTreeMap::new();
+        loop {
+            // A receiver that can't make its destination says so instead.
+            let start: [u8; REPLY_BYTES] =
+                self.connection.read_message().map_err(|error| lost(channel, stall, error))?;
+            if let Ok(Reply::Failed(failure)) = Reply::decode(&start) {
+                return Err(Error::Peer(failure));
+            }
+            let mut bytes = [0; KEPT_BYTES];
+            bytes[..REPLY_BYTES].copy_from_slice(&start);
+            let rest = self.connection.read_exact(&mut bytes[REPLY_BYTES..]);
+            rest.map_err(|error| lost(channel, stall, error))?;
+            match Kept::decode(&bytes).map_err(|_| Error::Damaged { channel })? {
+                Kept::End => return Ok(offered),
+                Kept::Stripe { first, digest } if list.accept(first) => _ = offered.insert(first, digest),
+                Kept::Stripe { .. } => return Err(Error::StrangeReply { channel }),
+            }
+        }
+    }
+
+    /// Says that the receiver's content of the stripe `first..end` is right.
+    pub(crate) fn kept(&mut self, first: u64, end: u64) -> Result<(), Error> {
+        let Some(extent) = Extent::new(first, (end - first) as u32) else { return Ok(()) };
+        self.shared.progress.add(Count::Kept, u64::from(extent.count()));
+        self.frame(Body::Kept { extent }, &[])
     }
 
     /// Says that pages of any stripe follow, all channels' rounds so far being applied.

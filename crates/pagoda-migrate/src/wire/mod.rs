@@ -4,3 +4,4 @@ pub(crate) mod codec;
 pub(crate) mod content;
 pub(crate) mod frame_reader;
 pub(crate) mod frame_writer;
+pub(crate) mod stripe_digest;

@@ -1,4 +1,5 @@
-//! A line between both sides that does one thing wrong, at one byte of one channel.
+//! A line between both sides that does one thing wrong, at one byte of one channel. It knows
+//! nothing of the protocol.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use pagoda_migrate::Endpoint;
 
-/// The fault of the bytes from the sender to the receiver.
+/// The fault of the bytes of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
     /// The connection ends there.
@@ -29,12 +30,14 @@ pub enum Fault {
 pub const FAULTS: [Fault; 6] =
     [Fault::Cut, Fault::Silence, Fault::Flip, Fault::Lose, Fault::Double, Fault::Swap];
 
-/// Where: the channel, by the order of connections, and the byte of its sender's stream.
+/// Where: the channel, by the order of connections, and the byte of its sender's stream; or of its
+/// receiver's.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub fault: Fault,
     pub channel: usize,
     pub at: usize,
+    pub is_of_the_receiver: bool,
 }
 
 /// How long a line that fell silent is kept open.
@@ -49,14 +52,16 @@ pub fn line(to: &Endpoint, plan: Plan) -> Endpoint {
         for (channel, sender) in listener.incoming().enumerate() {
             let Ok(sender) = sender else { return };
             let Ok(receiver) = TcpStream::connect((host.as_str(), port)) else { return };
-            let (mut back_from, mut back_to) =
+            let _ = (sender.set_nodelay(true), receiver.set_nodelay(true));
+            let (back_from, back_to) =
                 (receiver.try_clone().expect("a handle"), sender.try_clone().expect("a handle"));
-            thread::spawn(move || {
-                let _ = std::io::copy(&mut back_from, &mut back_to);
-                let _ = back_to.shutdown(Shutdown::Write);
-            });
             let plan = (channel == plan.channel).then_some(plan);
-            thread::spawn(move || forward(sender, receiver, plan));
+            let (back, there): (Option<Plan>, Option<Plan>) = match plan {
+                Some(plan) if plan.is_of_the_receiver => (Some(plan), None),
+                plan => (None, plan),
+            };
+            thread::spawn(move || forward(back_from, back_to, back));
+            thread::spawn(move || forward(sender, receiver, there));
         }
     });
     Endpoint::Tcp { host: "127.0.0.1".to_owned(), port: port_here }

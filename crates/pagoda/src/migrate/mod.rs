@@ -195,8 +195,10 @@ impl Region {
     /// once, with the 64 KiB around it, on connections of their own. No thread waits for a zero
     /// page, unless the sender has not looked at it yet.
     ///
-    /// From then on only the sender has the owed pages. If it is lost, or the connection is silent
-    /// for the stall, [`Arrival::wait`] tells why and [`read_at`](Self::read_at) returns
+    /// From then on only the sender has the owed pages. If the connection is lost, or silent for
+    /// the stall, the sender may connect again for as long as [`ReceiveOptions::recover_for`] says,
+    /// on the same listener, and threads that touch an owed page wait. After that [`Arrival::wait`]
+    /// tells why and [`read_at`](Self::read_at) returns
     /// [`AccessError::Lost`](crate::AccessError::Lost). Touching a page that has not arrived raises
     /// SIGBUS then (`EFAULT` from a system call): it never reads as anything. Dropping the region
     /// ends the arrival.

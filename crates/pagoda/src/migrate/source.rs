@@ -87,14 +87,19 @@ impl<'a> RegionSource<'a> {
             looking: Mutex::new(Looking { scanner, is_first: true }),
             _sending: sending,
         };
-        source.each_entry(range, |span, index, _| {
-            // Pages that another migration has sent.
+        // Pages that another migration has sent.
+        source.forget_sent();
+        Ok(source)
+    }
+
+    /// Swapped-out pages that readers have handed out are handed out again.
+    fn forget_sent(&self) {
+        self.each_entry(self.range, |span, index, _| {
             if span.word(index).is_sent() {
-                let word = engine.take(span.entries(), index);
+                let word = self.engine.take(span.entries(), index);
                 give(span.entry(index), word.without_sent());
             }
         });
-        Ok(source)
     }
 
     /// The number of the page at `address`.
@@ -214,6 +219,11 @@ impl LiveSource for RegionSource<'_> {
         }
         looking.is_first = false;
         Ok(written)
+    }
+
+    fn hand_out_again(&self) -> io::Result<()> {
+        self.forget_sent();
+        Ok(())
     }
 
     fn reader<'a>(&'a self, packs: bool) -> io::Result<Box<dyn LiveReader + 'a>> {

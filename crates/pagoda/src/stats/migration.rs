@@ -20,6 +20,8 @@ pub(crate) struct Moving {
     sent_bytes_s: AtomicU64,
     written_bytes_s: AtomicU64,
     downtime_us: AtomicU64,
+    recoveries: AtomicU64,
+    waited_us: AtomicU64,
 }
 
 impl Moving {
@@ -34,6 +36,8 @@ impl Moving {
             sent_bytes_s: zero(),
             written_bytes_s: zero(),
             downtime_us: zero(),
+            recoveries: zero(),
+            waited_us: zero(),
         }
     }
 
@@ -48,6 +52,8 @@ impl Moving {
             sent_per_s: Bytes::new(of(&self.sent_bytes_s)),
             written_per_s: Bytes::new(of(&self.written_bytes_s)),
             downtime_us: of(&self.downtime_us),
+            recoveries: of(&self.recoveries),
+            waited_us: of(&self.waited_us),
         })
     }
 }
@@ -66,6 +72,8 @@ impl Moving {
             (&self.sent_bytes_s, pace.sent_per_s.get()),
             (&self.written_bytes_s, pace.written_per_s.get()),
             (&self.downtime_us, pace.downtime.as_micros() as u64),
+            (&self.recoveries, counts.recoveries),
+            (&self.waited_us, counts.waited_us),
         ] {
             word.store(value, Ordering::Relaxed);
         }
@@ -81,6 +89,9 @@ impl Moving {
     /// The bytes that arrive while it is used.
     pub(crate) fn arrives(&self, progress: &Progress) {
         self.state.store(MigrationState::Arriving as u64, Ordering::Relaxed);
-        self.wire_bytes.store(progress.counts().wire_bytes, Ordering::Relaxed);
+        let counts = progress.counts();
+        self.wire_bytes.store(counts.wire_bytes, Ordering::Relaxed);
+        self.recoveries.store(counts.recoveries, Ordering::Relaxed);
+        self.waited_us.store(counts.waited_us, Ordering::Relaxed);
     }
 }

@@ -26,7 +26,7 @@ use crate::stats::counters::{Counter, Counters, Status};
 pub const REGIONS_SHOWN_MOST: usize = 16;
 
 /// Of one region: [`RegionView::words`].
-const REGION_WORDS: usize = 16;
+const REGION_WORDS: usize = 18;
 const TURN: usize = 0;
 const ALL: usize = 1;
 const SHOWN: usize = 2;
@@ -86,6 +86,10 @@ pub struct MigrationView {
     /// Of a sender: how long the writer would have to stand still for the bytes left, in
     /// microseconds.
     pub downtime_us: u64,
+    /// After a switch: how often all channels were lost and connected once more.
+    pub recoveries: u64,
+    /// After a switch: how long there were none, in microseconds.
+    pub waited_us: u64,
 }
 
 /// The size of a touch in a region.
@@ -132,7 +136,10 @@ impl RegionView {
         words[1..5].copy_from_slice(&sizes);
         words[5..12].copy_from_slice(&moving);
         let BaseView { size, by_density, grown, shrunk } = self.base;
-        words[12..].copy_from_slice(&[size.get(), u64::from(by_density), grown, shrunk]);
+        words[12..16].copy_from_slice(&[size.get(), u64::from(by_density), grown, shrunk]);
+        if let Some(moving) = self.migration {
+            words[16..].copy_from_slice(&[moving.recoveries, moving.waited_us]);
+        }
         words
     }
 
@@ -146,6 +153,8 @@ impl RegionView {
             sent_per_s: size(9),
             written_per_s: size(10),
             downtime_us: words[11],
+            recoveries: words[16],
+            waited_us: words[17],
         });
         let (resident, staged, stored) = (size(2), size(3), size(4));
         let base =

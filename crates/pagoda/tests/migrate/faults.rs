@@ -38,6 +38,7 @@ fn a_line_that_fails_is_an_error_on_both_sides_and_the_source_goes_on() {
             fault: faults[seed as usize % faults.len()],
             channel: random.below(usize::from(channels)),
             at: random.below(300_000),
+            is_of_the_receiver: false,
         };
         let mut options = live_options(Codec::ALL[random.below(4)], channels);
         options.send.stall = STALL;

@@ -7,6 +7,8 @@
 mod authority;
 mod beside;
 mod content;
+#[path = "../../../pagoda-bench/src/suites/migrate/cut_line.rs"]
+mod cut_line;
 mod faults;
 mod huge;
 mod kills;
@@ -23,6 +25,7 @@ mod program;
 #[allow(dead_code, reason = "each of the tests uses its own part")]
 #[path = "../../../pagoda-migrate/tests/support/proxy.rs"]
 mod proxy;
+mod recovery;
 mod sides;
 mod stirred;
 mod support;

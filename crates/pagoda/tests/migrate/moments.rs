@@ -135,7 +135,8 @@ fn cancelling_while_all_is_confirmed_is_an_unknown_outcome() {
     // The last frame of the only channel, behind its hello, is held up for longer than looks are
     // apart.
     let at = Bytes::new(sent.expect("sent").counts.wire_bytes).as_usize() + 100;
-    let pause = |to: Endpoint| line(&to, Plan { fault: Fault::Pause, channel: 0, at });
+    let is_of_the_receiver = false;
+    let pause = |to: Endpoint| line(&to, Plan { fault: Fault::Pause, channel: 0, at, is_of_the_receiver });
     let one = |at: usize, _: &mut Program<'_>| cancelled_at(at, &region, &mut Idle, &to, &options, pause);
     assert!(cancel_at_each(&mut program, one, &region) > 0, "nothing was held up");
 }
@@ -159,10 +160,16 @@ fn after_a_switch_over_a_line_that_fails_arrived_pages_are_right_and_the_rest_is
         let channels = 1 + random.below(3) as u16;
         let mut options = late_options(Codec::ALL[random.below(4)], channels, random.below(2) as u32);
         options.send.stall = STALL;
+        // The sender does not come back: see `recovery` for one that does.
+        options.send.recover_for = Duration::ZERO;
         let fault = faults[seed as usize % faults.len()];
         // Some of the connections are for requests, and carry the requested pages.
-        let plan =
-            Plan { fault, channel: random.below(2 * usize::from(channels)), at: random.below(300_000) };
+        let plan = Plan {
+            fault,
+            channel: random.below(2 * usize::from(channels)),
+            at: random.below(300_000),
+            is_of_the_receiver: false,
+        };
         let route = |to: Endpoint| line(&to, plan);
         let (sent, received) = cancelled_beside(usize::MAX, &region, &mut program, &to, &options, route);
         let context = format!("PAGODA_SEED={seed}, {plan:?}: {sent:?}, {:?}", received.as_ref().map(|_| ()));

@@ -16,6 +16,9 @@ use crate::program::{Brake, Idle, Program};
 /// Long enough for a busy machine where nothing should stall.
 pub const STALL: Duration = Duration::from_secs(20);
 
+/// How long a side that is killed is waited for.
+const RECOVER_FOR: Duration = Duration::from_millis(300);
+
 pub fn manager(budget: Bytes, base: BasePage) -> Manager {
     let builder = Manager::builder().budget(budget).base_page(base).user_mode_only(true);
     builder.spill_to("/var/tmp", Bytes::gib(1)).build().expect("a manager")
@@ -23,7 +26,13 @@ pub fn manager(budget: Bytes, base: BasePage) -> Manager {
 
 pub fn live_options(codec: Codec, channels: u16) -> LiveOptions {
     LiveOptions {
-        send: SendOptions { channels, codec, stall: STALL, ..SendOptions::default() },
+        send: SendOptions {
+            channels,
+            codec,
+            stall: STALL,
+            recover_for: RECOVER_FOR,
+            ..SendOptions::default()
+        },
         downtime: Duration::from_millis(5),
         rounds: 6,
         otherwise: Otherwise::StopForLonger,
@@ -50,7 +59,14 @@ pub fn slow_options(channels: u16, per_s: Bytes) -> LiveOptions {
 }
 
 pub fn receive_options(zero: ZeroPolicy) -> ReceiveOptions {
-    ReceiveOptions { zero, image_most: Bytes::gib(4), wait: STALL, stall: STALL, ..ReceiveOptions::default() }
+    ReceiveOptions {
+        zero,
+        image_most: Bytes::gib(4),
+        wait: STALL,
+        stall: STALL,
+        recover_for: RECOVER_FOR,
+        ..ReceiveOptions::default()
+    }
 }
 
 pub fn any_port() -> Listener {

@@ -7,6 +7,7 @@
 use std::io::{self, Read, Write};
 use std::net::TcpListener;
 use std::ops::{ControlFlow, Range};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,7 +23,9 @@ use pagoda_migrate::{Content, Destination, MemoryDestination, receive};
 use serde::{Deserialize, Serialize};
 
 use super::cases::{digest, digest_of};
+use super::certificates;
 use crate::load::data::{PAGE_BYTES, Random};
+use crate::measure::histogram::Histogram;
 use crate::measure::memory::status_bytes;
 
 /// As long as a run may take at most.
@@ -46,6 +49,9 @@ pub struct DestinationArgs {
     /// The most that arrives.
     #[arg(long)]
     most: Bytes,
+    /// A folder of certificates, for TLS.
+    #[arg(long)]
+    trust: Option<PathBuf>,
 }
 
 /// Where what arrives is put.
@@ -88,6 +94,11 @@ pub struct Arrived {
     /// The longest read of a word while something was owed, and how long that was.
     pub max_fault_us: u64,
     pub owed_us: u64,
+    /// Of 1000 such reads, 999 took at most this.
+    pub read_us_p999: f64,
+    /// Pages that were owed, and those that came; all of them were.
+    pub owed_pages: u64,
+    pub named_pages: u64,
     /// Of all that is there, zeroes included.
     pub digest: u64,
 }
@@ -122,6 +133,7 @@ fn listen(args: &DestinationArgs) -> anyhow::Result<(Listener, ReceiveOptions)> 
         image_most: args.most,
         wait: PATIENCE,
         stall: PATIENCE,
+        tls: args.trust.as_deref().map(certificates::server).transpose()?,
         ..ReceiveOptions::default()
     };
     Ok((listener, options))
@@ -133,12 +145,14 @@ fn receive_late(args: &DestinationArgs, manager: &Manager) -> anyhow::Result<Arr
     let (region, arrival) =
         Region::receive_late(manager, listener, &options, &mut |_| ControlFlow::Continue(()))?;
     let shown = Instant::now();
-    let (mut random, mut longest) = (Random::new(1), Duration::ZERO);
+    let (mut random, mut longest, mut reads) = (Random::new(1), Duration::ZERO, Histogram::new());
     let pages = (region.len() / PAGE_BYTES) as u64;
     while arrival.outcome().is_none() {
         let at = Instant::now();
         region.read_at(random.below(pages) as usize * PAGE_BYTES, &mut [0; 8]).expect("read");
-        longest = longest.max(at.elapsed());
+        let took = at.elapsed();
+        longest = longest.max(took);
+        reads.add(took.as_nanos() as u64);
     }
     let counts = arrival.wait()?;
     let owed = shown.elapsed();
@@ -150,6 +164,9 @@ fn receive_late(args: &DestinationArgs, manager: &Manager) -> anyhow::Result<Arr
         cpu_us: used.cpu_us,
         max_fault_us: longest.as_micros() as u64,
         owed_us: owed.as_micros() as u64,
+        read_us_p999: reads.percentiles().p999,
+        owed_pages: counts.owed_pages,
+        named_pages: counts.data_pages + counts.packed_pages + counts.filled_pages + counts.zero_pages,
         digest: digest_of(&region)?,
         ..Arrived::default()
     })

@@ -7,9 +7,12 @@
 //! that differs ends the bench.
 
 mod cases;
+mod certificates;
+mod cut_line;
 pub mod destination;
 mod live;
 mod qemu;
+mod recovery;
 pub mod report;
 mod trial;
 
@@ -32,11 +35,13 @@ use crate::measure::machine::last_level_cache_bytes;
 use crate::measure::turns::turns;
 use crate::report::json;
 use cases::{Case, USUAL, write_page};
+use certificates::Certificates;
 use destination::Into;
 use qemu::Qemu;
 pub use qemu::guest;
-use report::{ByWay, Outcomes, Scan};
-use trial::{Idle, Outcome};
+use recovery::Recovery;
+use report::{ByCodec, ByWay, Outcomes, Scan};
+use trial::{Idle, Outcome, Route};
 
 /// What a scan from the cache goes over.
 const CACHED_BYTES: usize = 256 << 10;
@@ -55,13 +60,20 @@ Keys of the JSON, medians of the rounds that count, some with the least and the 
                               confirmed; gib_s of content; moved_bytes that came to their places by a move out of a frame into which
                               they had been received or copied, and copied_bytes, which the kernel copied there: what is left was
                               written through the region's address, and in plain memory all is; dest_rss, resident bytes there that
-                              are no file's; cpu_ms of both processes; wire_bytes that were sent
+                              are no file's; cpu_ms of both processes; wire_bytes that were sent; downtime_ms, from the stop of the
+                              writer, which does nothing, until all was confirmed
   codecs.CODEC                none, lz4, zlib, zstd: the same by placed, of a quarter of the memory, 64 MiB at least, with
                               content of 3:1
   live                        all of the memory with content of 3:1, while it is written: dirty_mib_s, whole pages in a second;
                               rounds of sending before the writer was stopped; downtime_ms that it stood still; total_ms. With all
                               of it owed, to who reads it at once: postcopy_downtime_ms until the other side could go on, and from
                               then fully_resident_ms until it had all, and max_fault_us, its longest read till then
+  postcopy                    of all reads of live there, while something was owed: read_us_p999, of 1000 reads 999 took at most
+                              this, and read_us_max
+  recovery                    64 MiB at most with all of it owed, over a line that is cut after the switch, at points of its bytes,
+                              and comes back: lost, pages that were owed and never came; twice, pages that came more than once;
+                              no_progress_ms, the longest time without content once there was a connection again
+  tls_ratio                   gib_s of codecs.none with TLS on each channel, over that without
   stored                      as much content as that of codecs, all of it stored at the source: packed_pages that were sent as the
                               store had them, reinflated_pages that were unpacked before, or not kept packed where they arrived,
                               gib_s of content, wire_bytes
@@ -107,18 +119,20 @@ pub fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
     let memory = args.memory.unwrap_or(if args.quick { Bytes::mib(64) } else { Bytes::gib(1) });
     let memory = memory.max(Bytes::mib(64));
     let rounds = args.rounds.map_or(if args.quick { 1 } else { 5 }, usize::from);
-    let runs = (rounds + 1) * (Case::ALL.len() * Way::ALL.len() + Codec::ALL.len() + 3);
+    let runs = (rounds + 1) * (Case::ALL.len() * Way::ALL.len() + Codec::ALL.len() + 4);
     let bench = Bench { memory, rounds, progress: command::progress(runs as u64, "run")? };
     let mut cases = Vec::new();
     let mut beside = Beside { limits: Vec::new(), qemu: Qemu::find(std::env::var_os("PATH").as_deref()) };
     for case in Case::ALL {
         cases.push((case, bench.case(case, &mut beside)?));
     }
-    let (codecs, (live, late), stored) = (bench.codecs()?, bench.live()?, bench.stored()?);
+    let ((codecs, tls), (live, late), stored) = (bench.codecs()?, bench.live()?, bench.stored()?);
+    let recovery = bench.recovery(if args.quick { 4 } else { 32 })?;
     bench.progress.finish_and_clear();
     let Beside { limits, qemu } = beside;
     let qemu = qemu.map(Qemu::into_runs);
-    let measured = Outcomes { cases, codecs, live, late, stored, limits, qemu, scan: scan(memory) };
+    let scan = scan(memory);
+    let measured = Outcomes { cases, codecs, tls, live, late, recovery, stored, limits, qemu, scan };
     let report = json::report("migrate", args.quick, report::figures(&measured, memory, rounds));
     command::print(&report, args.json);
     Ok(ExitCode::SUCCESS)
@@ -238,15 +252,31 @@ impl Bench {
         Ok(region)
     }
 
-    fn codecs(&self) -> anyhow::Result<Vec<(Codec, Vec<Outcome>)>> {
+    /// By codec, and in turn with them as it is with TLS.
+    fn codecs(&self) -> anyhow::Result<(ByCodec, Vec<Outcome>)> {
         self.progress.set_message("codecs");
         let memory = Bytes::new(self.memory.get() / 4).max(Bytes::mib(64));
         let manager = Self::manager(memory, BasePage::K64)?;
         let region = Self::usual(&manager, memory)?;
-        self.rounds(&Codec::ALL, |codec, _| {
+        let certificates = Certificates::new()?;
+        let plain = Codec::ALL.map(|codec| (codec, false));
+        let kinds = [&plain[..], &[(Codec::None, true)]].concat();
+        let measured = self.rounds(&kinds, |(codec, is_tls), _| {
             crate::warm(memory);
-            trial::run(&region, ZeroPolicy::default(), Into::Region, codec, &mut Idle)
-        })
+            let route = if is_tls { Route::Tls(&certificates) } else { Route::Direct };
+            trial::run_over(&region, &route, ZeroPolicy::default(), Into::Region, codec, &mut Idle)
+        })?;
+        let (tls, plain): (Vec<_>, Vec<_>) = measured.into_iter().partition(|((_, is_tls), _)| *is_tls);
+        let plain = plain.into_iter().map(|((codec, _), outcomes)| (codec, outcomes)).collect();
+        Ok((plain, tls.into_iter().flat_map(|(_, outcomes)| outcomes).collect()))
+    }
+
+    /// Cut off after a switch.
+    fn recovery(&self, points: u64) -> anyhow::Result<Recovery> {
+        self.progress.set_message("recovery");
+        let memory = self.memory.min(Bytes::mib(64));
+        let manager = Self::manager(memory, BasePage::K64)?;
+        recovery::measure(&Self::usual(&manager, memory)?, points)
     }
 
     /// Sent before it is used there, and used at once.

@@ -14,6 +14,7 @@ use super::Way;
 use super::cases::Case;
 use super::destination::FaultsByCause;
 use super::qemu::{QemuRun, QemuRuns};
+use super::recovery::Recovery;
 use super::trial::{CHANNELS, Outcome};
 use crate::load::data::PAGE_BYTES;
 use crate::measure::stats::{median_of, middle, middle_of, round};
@@ -25,12 +26,18 @@ const GIB: f64 = (1u64 << 30) as f64;
 /// The outcomes of one case, by the way to receive.
 pub type ByWay = Vec<(Way, Vec<Outcome>)>;
 
+/// The outcomes of one content, by codec.
+pub type ByCodec = Vec<(Codec, Vec<Outcome>)>;
+
 /// The measurements of the rounds that count.
 pub struct Outcomes {
     pub cases: Vec<(Case, ByWay)>,
-    pub codecs: Vec<(Codec, Vec<Outcome>)>,
+    pub codecs: ByCodec,
+    /// As `none` of the codecs, with TLS.
+    pub tls: Vec<Outcome>,
     pub live: Vec<Outcome>,
     pub late: Vec<Outcome>,
+    pub recovery: Recovery,
     pub stored: Vec<Outcome>,
     /// Of the loopback, each beside a run of `full`.
     pub limits: Vec<f64>,
@@ -88,6 +95,7 @@ fn figures_of(outcomes: &[Outcome]) -> Value {
         "dest_rss": median(|outcome| outcome.arrived.rss_bytes as f64),
         "cpu_ms": median(|outcome| outcome.cpu_ms).map(round),
         "wire_bytes": median(|outcome| outcome.moved.counts.wire_bytes as f64),
+        "downtime_ms": middle_of(outcomes, downtime_ms),
     })
 }
 
@@ -114,7 +122,7 @@ fn qemu_figures(runs: &[QemuRun]) -> Value {
 
 /// All figures of `measured`, in which each side has at least one round.
 pub fn figures(measured: &Outcomes, memory: Bytes, rounds: usize) -> Value {
-    let Outcomes { cases, codecs, live, late, stored, limits, qemu, scan } = measured;
+    let Outcomes { cases, codecs, tls, live, late, recovery, stored, limits, qemu, scan } = measured;
     let cases: BTreeMap<_, _> = cases.iter().map(|(case, ways)| (case.name(), case_figures(ways))).collect();
     let codecs: BTreeMap<_, _> =
         codecs.iter().map(|(codec, outcomes)| (codec.to_string(), figures_of(outcomes))).collect();
@@ -144,6 +152,16 @@ pub fn figures(measured: &Outcomes, memory: Bytes, rounds: usize) -> Value {
             "max_fault_us": middle_of(late, |outcome| outcome.arrived.max_fault_us as f64),
             "fully_resident_ms": middle_of(late, |outcome| outcome.arrived.owed_us as f64 / 1e3),
         },
+        "postcopy": {
+            "read_us_p999": middle_of(late, |outcome| outcome.arrived.read_us_p999),
+            "read_us_max": middle_of(late, |outcome| outcome.arrived.max_fault_us as f64),
+        },
+        "recovery": {
+            "points": recovery.points,
+            "lost": recovery.lost,
+            "twice": recovery.twice,
+            "no_progress_ms": round(recovery.no_progress.as_secs_f64() * 1e3),
+        },
         "stored": {
             "packed_pages": count(stored, |outcome| outcome.moved.counts.packed_pages),
             // Unpacked for good: at the source, to be sent, or at the destination.
@@ -162,6 +180,8 @@ pub fn figures(measured: &Outcomes, memory: Bytes, rounds: usize) -> Value {
     let zero_pages = zeros["zero_pages"].as_f64().unwrap_or(0.0).max(1.0);
     let per_zero_page = zeros[Way::PLACED.name]["wire_bytes"].as_f64().map(|bytes| round(bytes / zero_pages));
     figures["wire"]["bytes_per_zero_page"] = json!(per_zero_page);
+    let plain = figures["codecs"][Codec::None.to_string()]["gib_s"].as_f64();
+    figures["tls_ratio"] = json!(median_of(tls, gib_s).zip(plain).map(|(tls, plain)| round(tls / plain)));
     figures["ratios"] = ratios(&figures, *scan);
     figures
 }
@@ -214,7 +234,7 @@ fn ratios(figures: &Value, scan: Scan) -> Value {
     ratios
 }
 
-const COLUMNS: [Column; 8] = [
+const COLUMNS: [Column; 9] = [
     ("faults there", "{dest_faults:0}"),
     ("ms", "{total_ms:0}"),
     ("GiB/s", "{gib_s:2}"),
@@ -223,13 +243,17 @@ const COLUMNS: [Column; 8] = [
     ("resident", "{dest_rss:b}"),
     ("CPU ms", "{cpu_ms:0}"),
     ("wire", "{wire_bytes:b}"),
+    ("downtime ms", "{downtime_ms:1}"),
 ];
 
 const LINES: &str = "\
 live: {live/dirty_mib_s:0} MiB/s written, {live/rounds:0} rounds, {live/total_ms:0} ms to the end, \
 the writer stood still for {live/downtime_ms:1} ms
 post-copy: {live/postcopy_downtime_ms:1} ms until the other side went on, {live/fully_resident_ms:0} ms until it had all, \
-{live/max_fault_us:0} us for its longest read till then
+{postcopy/read_us_p999:0} us for 999 of 1000 reads till then, {postcopy/read_us_max:0} us for the longest
+recovery: a line that was cut {recovery/points} times lost {recovery/lost} pages and brought {recovery/twice} twice, \
+and nothing moved for {recovery/no_progress_ms:1} ms at most once it was back
+TLS: {tls_ratio:2} of the rate without it
 stored: {stored/packed_pages} pages travel packed, {stored/reinflated_pages} were unpacked, {stored/gib_s:2} GiB/s of content
 zero pages: {wire/bytes_per_zero_page:2} bytes each on the wire; found at {wire/zero_scan_gib_s:0} GiB/s from cache, \
 {wire/zero_scan_memory_gib_s:0} from memory, which is read at {wire/memory_read_gib_s:0}
@@ -274,6 +298,7 @@ mod tests {
     use crate::report::json::report;
     use crate::report::keys::expect_told;
     use crate::suites::migrate::KEYS;
+    use crate::suites::migrate::cut_line::Seen;
     use crate::suites::migrate::destination::Arrived;
 
     /// What moving 64 MiB of `case` took.
@@ -281,7 +306,8 @@ mod tests {
         let count = |used| (0..1 << 14).filter(|page| case.uses(*page) == Some(used)).count() as u64;
         let counts = Counts { data_pages: count(true), zero_pages: count(false), ..Counts::default() };
         let moved = Moved { counts, pace: Pace::default(), downtime: Duration::ZERO, owed_for: None };
-        Outcome { moved, arrived: Arrived::default(), took: Duration::from_millis(1), cpu_ms: 1.0 }
+        let (arrived, seen) = (Arrived::default(), Seen::default());
+        Outcome { moved, arrived, seen, took: Duration::from_millis(1), cpu_ms: 1.0 }
     }
 
     fn run(total_ms: f64) -> QemuRun {
@@ -296,8 +322,10 @@ mod tests {
                 .map(|case| (case, Way::ALL.map(|way| (way, vec![outcome_of(case)])).into()))
                 .into(),
             codecs: Codec::ALL.map(|codec| (codec, vec![full])).into(),
+            tls: vec![full],
             live: vec![full],
             late: vec![full],
+            recovery: Recovery::default(),
             stored: vec![full],
             limits: vec![1.0],
             qemu: Ok(QemuRuns {

@@ -1,8 +1,10 @@
 //! One run: a process is started as the destination, a region of this one is moved there, and what is there is compared.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,11 +12,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use clap::ValueEnum;
 use pagoda::Region;
-use pagoda::migrate::{Codec, LiveOptions, Moved, Otherwise, SendOptions, Writer, ZeroPolicy};
+use pagoda::migrate::{Codec, Endpoint, LiveOptions, Moved, Otherwise, SendOptions, Writer, ZeroPolicy};
 use pagoda_core::size::Bytes;
 use pagoda_linux::procfs::usage::Usage;
 
 use super::cases::digest_of;
+use super::certificates::Certificates;
+use super::cut_line::{CutLine, Plan, Seen};
 use super::destination::{Arrived, DISCARDED, Into, PATIENCE, PIECE};
 use crate::command::this_program;
 use crate::worker;
@@ -22,11 +26,23 @@ use crate::worker;
 /// As the cases say.
 pub const CHANNELS: u16 = 2;
 
+/// How both sides are connected.
+#[derive(Clone)]
+pub enum Route<'a> {
+    Direct,
+    /// With TLS, by certificates of our own.
+    Tls(&'a Certificates),
+    /// Over a line that is cut.
+    Cut(Plan),
+}
+
 /// What one run measured.
 #[derive(Clone, Copy)]
 pub struct Outcome {
     pub moved: Moved,
     pub arrived: Arrived,
+    /// What the line saw, if it was one that is cut.
+    pub seen: Seen,
     /// Until the destination had confirmed it.
     pub took: Duration,
     /// Of both processes.
@@ -41,12 +57,13 @@ struct Destination {
 }
 
 impl Destination {
-    fn start(zero: ZeroPolicy, into: Into, most: Bytes) -> anyhow::Result<Self> {
+    fn start(zero: ZeroPolicy, into: Into, most: Bytes, trust: Option<&Path>) -> anyhow::Result<Self> {
         let name = into.to_possible_value().context("each place has a name")?;
         let [this, words @ ..] = worker::words(&this_program()?, "migrate-destination");
         let mut child = Command::new(this)
             .args(words)
             .args(["--into", name.get_name(), "--zero", &zero.to_string(), "--most", &most.get().to_string()])
+            .args(trust.iter().flat_map(|folder| [OsStr::new("--trust"), folder.as_os_str()]))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
@@ -82,10 +99,35 @@ pub fn run(
     codec: Codec,
     writer: &mut dyn Writer,
 ) -> anyhow::Result<Outcome> {
-    let destination = Destination::start(zero, into, Bytes::new(region.len() as u64))?;
-    let to = destination.address.parse().map_err(anyhow::Error::msg)?;
+    run_over(region, &Route::Direct, zero, into, codec, writer)
+}
+
+/// The same over another route.
+pub fn run_over(
+    region: &Region,
+    route: &Route<'_>,
+    zero: ZeroPolicy,
+    into: Into,
+    codec: Codec,
+    writer: &mut dyn Writer,
+) -> anyhow::Result<Outcome> {
+    let (trust, tls) = match route {
+        Route::Tls(certificates) => (Some(certificates.folder()), Some(certificates.client()?)),
+        _ => (None, None),
+    };
+    let destination = Destination::start(zero, into, Bytes::new(region.len() as u64), trust)?;
+    let mut to: Endpoint = destination.address.parse().map_err(anyhow::Error::msg)?;
+    let line = match (route, &mut to) {
+        (Route::Cut(plan), Endpoint::Tcp { port, .. }) => {
+            let line = CutLine::new(*port, plan.clone())?;
+            *port = line.port;
+            Some(line)
+        }
+        _ => None,
+    };
+    let send = SendOptions { channels: CHANNELS, codec, tls, stall: PATIENCE, ..SendOptions::default() };
     let options = LiveOptions {
-        send: SendOptions { channels: CHANNELS, codec, stall: PATIENCE, ..SendOptions::default() },
+        send,
         downtime: Duration::from_millis(50),
         rounds: if into == Into::LateRegion { 0 } else { 30 },
         otherwise: if into == Into::LateRegion { Otherwise::PostCopy } else { Otherwise::StopForLonger },
@@ -97,7 +139,8 @@ pub fn run(
     if arrived.digest != digest_of(region)? {
         bail!("what has arrived is not what was sent");
     }
-    Ok(Outcome { moved, arrived, took, cpu_ms: (used.cpu_us + arrived.cpu_us) as f64 / 1e3 })
+    let seen = line.map(|line| line.seen()).unwrap_or_default();
+    Ok(Outcome { moved, arrived, seen, took, cpu_ms: (used.cpu_us + arrived.cpu_us) as f64 / 1e3 })
 }
 
 /// Nobody writes.
@@ -110,7 +153,7 @@ impl Writer for Idle {
 
 /// How much the same channels carry in a second if nothing is done with it, in GiB.
 pub fn loopback_limit_gib_s(bytes: Bytes) -> anyhow::Result<f64> {
-    let destination = Destination::start(ZeroPolicy::default(), Into::Nowhere, bytes)?;
+    let destination = Destination::start(ZeroPolicy::default(), Into::Nowhere, bytes, None)?;
     let content = vec![0x5a; PIECE];
     let each = (bytes.get() / DISCARDED as u64).div_ceil(PIECE as u64);
     let started = Instant::now();

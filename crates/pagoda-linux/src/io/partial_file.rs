@@ -1,0 +1,141 @@
+//! A file that outlives the process that writes it, and has its own name only once it is finished.
+//!
+//! Until then it lies beside that name, with `.partial` behind it, for this user alone. One process
+//! at a time has it. This module must never follow a link that somebody put in its place.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FlockOperation, OFlags, RenameFlags, flock, renameat_with};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+
+/// Its user's alone: it may be a memory image.
+const MODE: u32 = 0o600;
+
+/// The file. Dropping it leaves it where it is, for the next process to go on with.
+#[derive(Debug)]
+pub struct PartialFile {
+    file: File,
+    /// Where it lies now.
+    path: PathBuf,
+    /// Where it is to lie.
+    name: PathBuf,
+}
+
+impl PartialFile {
+    /// Opens the file that is to be `path`, or makes it.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::AlreadyExists`] if there is something at `path`;
+    /// [`io::ErrorKind::ResourceBusy`] if another process has it; [`io::ErrorKind::InvalidInput`]
+    /// if there is something else than a regular file of this user's alone; else those of open(2).
+    pub fn open(path: &Path) -> io::Result<Self> {
+        if path.symlink_metadata().is_ok() {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let mut name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_owned();
+        name.push(".partial");
+        let partial = path.with_file_name(name);
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(MODE).custom_flags(flags);
+        let file = options.open(&partial)?;
+        let metadata = file.metadata()?;
+        let is_ours = metadata.uid() == geteuid().as_raw() && metadata.mode() & 0o077 == 0;
+        if !metadata.is_file() || !is_ours || metadata.nlink() != 1 {
+            let what = format!("{} is no file of this user's alone", partial.display());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self { file, path: partial, name: path.to_owned() }),
+            Err(Errno::WOULDBLOCK) => Err(io::ErrorKind::ResourceBusy.into()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The file, to be written.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Where it lies now.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Waits until all of it is on disk, and gives it its name, which then outlives a power
+    /// failure.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::AlreadyExists`] if something has taken the name meanwhile; else the
+    /// kernel's.
+    pub fn publish(self) -> io::Result<()> {
+        self.file.sync_all()?;
+        // Before it has its name: without the directory's descriptor no sync could tell that the
+        // name is on disk, too.
+        let parent = self.name.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let directory = File::open(parent.unwrap_or(Path::new(".")))?;
+        let (there, here) = (fs::symlink_metadata(&self.path)?, self.file.metadata()?);
+        if (there.dev(), there.ino()) != (here.dev(), here.ino()) {
+            return Err(io::Error::other(format!("{} was replaced meanwhile", self.path.display())));
+        }
+        renameat_with(CWD, &self.path, CWD, &self.name, RenameFlags::NOREPLACE)?;
+        directory.sync_all()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+    use crate::testing::directory::names;
+
+    #[test]
+    fn a_file_stays_until_it_has_its_name_and_is_one_processs_at_a_time() {
+        let directory = tempfile::tempdir_in("/var/tmp").expect("a directory");
+        let path = directory.path().join("image");
+        let first = PartialFile::open(&path).expect("made");
+        first.file().write_all(b"one ").expect("written");
+        let second = PartialFile::open(&path).map(drop).expect_err("it is taken");
+        assert_eq!(second.kind(), io::ErrorKind::ResourceBusy);
+        drop(first);
+        assert_eq!(names(directory.path()), ["image.partial"]);
+        let again = PartialFile::open(&path).expect("there");
+        assert_eq!(again.file().metadata().expect("metadata").len(), 4);
+        again.publish().expect("published");
+        assert_eq!(names(directory.path()), ["image"]);
+        let exists = PartialFile::open(&path).map(drop).expect_err("it has its name");
+        assert_eq!(exists.kind(), io::ErrorKind::AlreadyExists);
+    }
+
+    #[test]
+    fn nothing_but_a_file_of_this_users_alone_is_gone_on_with() {
+        let directory = tempfile::tempdir_in("/var/tmp").expect("a directory");
+        let path = directory.path().join("image");
+        let partial = directory.path().join("image.partial");
+        let other = directory.path().join("other");
+        fs::write(&other, b"another's").expect("written");
+        symlink(&other, &partial).expect("a link");
+        assert!(PartialFile::open(&path).is_err(), "a link");
+        fs::remove_file(&partial).expect("removed");
+        fs::hard_link(&other, &partial).expect("a link");
+        fs::set_permissions(&other, fs::Permissions::from_mode(0o600)).expect("set");
+        assert!(PartialFile::open(&path).is_err(), "a file with another name");
+        fs::remove_file(&other).expect("removed");
+        fs::set_permissions(&partial, fs::Permissions::from_mode(0o644)).expect("set");
+        assert!(PartialFile::open(&path).is_err(), "a file that others read");
+        fs::set_permissions(&partial, fs::Permissions::from_mode(0o600)).expect("set");
+        let file = PartialFile::open(&path).expect("a file of our own");
+        fs::rename(&partial, &other).expect("renamed");
+        fs::write(&partial, b"something else").expect("written");
+        assert!(file.publish().is_err(), "it was replaced");
+        assert!(!path.exists());
+    }
+}
