@@ -33,6 +33,7 @@ const READMES: [&str; 10] = [
     "../crates/pagoda-linux/README.md",
     "../crates/pagoda-migrate/README.md",
     "../crates/pagoda-preload/README.md",
+    "../crates/pagoda-python/README.md",
 ];
 
 fn readmes() -> impl Iterator<Item = String> {
@@ -74,8 +75,9 @@ fn numbers_stand_beside_their_command_and_with_the_machine() {
     for name in pages().into_iter().chain(readmes()) {
         let text = prose(&page(&name));
         for section in text.split("\n#").filter(|section| tells_a_measured_number(section)) {
-            let says_by_what =
-                ["pagoda bench", "Published", "published", "/tests/"].iter().any(|by| section.contains(by));
+            let says_by_what = ["pagoda bench", "Published", "published", "/tests/", "/bench/"]
+                .iter()
+                .any(|by| section.contains(by));
             let heading = section.lines().next().unwrap_or_default();
             assert!(says_by_what, "{name}, {heading}: which command prints these numbers?");
             let says_where = ["igures", "AMD EPYC"].iter().any(|machine| text.contains(machine));

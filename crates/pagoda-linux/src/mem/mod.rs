@@ -1,5 +1,6 @@
 //! Memory of this process: ranges, copies, flags, and advice to the kernel about it.
 
+pub mod absent;
 pub(crate) mod aligned;
 pub mod byte_store;
 pub mod careful_copy;

@@ -1,0 +1,134 @@
+"""NumPy arrays of managed memory. Imported when the first one is made.
+
+The base of each array is a view of its region or file, which counts as long as an array of it is alive. So the memory
+can't be freed or closed before, whatever NumPy makes of the array.
+"""
+
+import math
+import operator
+import os
+
+import numpy as np
+
+from ._pagoda import Region
+
+
+def _shape(shape):
+    try:
+        shape = (operator.index(shape),)
+    except TypeError:
+        shape = tuple(operator.index(length) for length in shape)
+    if any(length < 0 for length in shape):
+        raise ValueError(f"an array has no negative dimensions, as in {shape}")
+    return shape
+
+
+def _dtype(dtype):
+    dtype = np.dtype(dtype)
+    if dtype.hasobject:
+        raise TypeError(
+            f"elements of {dtype} hold references to Python objects, which can't lie in managed memory; use a dtype of "
+            "plain bytes, as numbers or fixed-width text are"
+        )
+    return dtype
+
+
+def _order(order):
+    if order not in ("C", "F"):
+        raise ValueError(f'the order of an array is "C" or "F", not {order!r}')
+    return order
+
+
+def empty(manager, shape, dtype, order):
+    shape, dtype, order = _shape(shape), _dtype(dtype), _order(order)
+    nbytes = math.prod(shape) * dtype.itemsize
+    if nbytes == 0:
+        # It has no bytes, so that there is nothing to manage.
+        return np.empty(shape, dtype, order)
+    memory = np.asarray(manager.region(nbytes)._view())
+    return np.ndarray(shape, dtype, memory, order=order)
+
+
+def array(manager, obj, dtype, order):
+    source = np.asarray(obj, None if dtype is None else _dtype(dtype))
+    copy = empty(manager, source.shape, source.dtype, order)
+    np.copyto(copy, source)
+    return copy
+
+
+class MappedArray(np.ndarray):
+    """An array that is a file. The results of operations on it are ordinary arrays."""
+
+    def flush(self):
+        """Returns when all earlier writes to the file are on stable storage. Releases the GIL.
+
+        Does nothing for an array that is in no file, as a copy.
+        """
+        from ._manager import region_of
+
+        try:
+            file = region_of(self)
+        except TypeError:
+            return
+        file.flush()
+
+    def __array_wrap__(self, array, context=None, return_scalar=False):
+        if array is self:
+            return array
+        return array[()] if return_scalar or array.shape == () else np.asarray(array)
+
+
+def memmap(manager, path, dtype, shape, mode, offset, order, buffered):
+    dtype, order, path = _dtype(dtype), _order(order), os.fspath(path)
+    offset = operator.index(offset)
+    if mode == "c":
+        raise NotImplementedError(
+            'mode "c" (private copy-on-write) is not available; m.array(m.memmap(path, dtype, shape, "r")) is a '
+            "private copy within the budget"
+        )
+    if mode not in ("r", "r+", "w+"):
+        raise ValueError(f'the mode of a mapped file is "r", "r+" or "w+", not {mode!r}')
+    if offset < 0:
+        raise ValueError(f"an offset of {offset} bytes is before the file")
+    if shape is None and mode == "w+":
+        raise ValueError('mode "w+" makes the file, and needs a shape to know how long')
+    # Raises where the manager can't be used, before anything happens to the file.
+    manager.stats()
+    if shape is not None:
+        shape = _shape(shape)
+        _make_long_enough(path, mode, offset + math.prod(shape) * dtype.itemsize)
+    file = manager.file(path, writable=mode != "r", buffered=buffered)
+    if shape is None:
+        count, rest = divmod(file.nbytes - offset, dtype.itemsize)
+        if rest or count < 0:
+            raise ValueError(
+                f"the {file.nbytes} bytes of {path!r} from {offset} on are no whole number of elements of "
+                f"{dtype.itemsize} bytes; give a shape, or another dtype or offset"
+            )
+        shape = (count,)
+    return np.ndarray.__new__(MappedArray, shape, dtype, np.asarray(file._view()), offset, order=order)
+
+
+def _make_long_enough(path, mode, nbytes):
+    if mode == "w+":
+        with open(path, "wb") as file:
+            file.truncate(nbytes)
+    elif (size := os.path.getsize(path)) < nbytes:
+        if mode == "r":
+            raise ValueError(f"{path!r} has {size} bytes, and the array takes {nbytes}; give a smaller shape or offset")
+        os.truncate(path, nbytes)
+
+
+def _address(array):
+    return array.__array_interface__["data"][0]
+
+
+def part(region: Region, array):
+    """The offset and length in bytes of the range from an array's first element to its last."""
+    reach = [(length - 1) * stride for length, stride in zip(array.shape, array.strides, strict=True)]
+    first = _address(array) + sum(min(0, step) for step in reach)
+    end = _address(array) + sum(max(0, step) for step in reach) + array.itemsize
+    return first - _address(np.asarray(region._view())), end - first if array.size else 0
+
+
+__all__ = ["MappedArray", "array", "empty", "memmap", "part"]
