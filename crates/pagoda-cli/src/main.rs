@@ -14,6 +14,7 @@ mod output_file;
 mod program;
 mod run;
 mod set;
+mod serve;
 mod top;
 mod trace;
 
@@ -52,6 +53,7 @@ enum Subcommands {
     Send(migrate::send::SendArgs),
     Recv(migrate::recv::RecvArgs),
     Image(image::ImageArgs),
+    Serve(serve::ServeArgs),
     /// Measure against the kernel, side by side on this machine.
     Bench(pagoda_bench::BenchArgs),
     Completions(manual::CompletionsArgs),
@@ -85,6 +87,7 @@ fn main() -> ExitCode {
         Subcommands::Send(args) => migrate::send::run(&args),
         Subcommands::Recv(args) => migrate::recv::run(&args),
         Subcommands::Image(args) => image::run(&args),
+        Subcommands::Serve(args) => serve::run(&args),
         Subcommands::Bench(_) => bench::run(),
         Subcommands::Completions(args) => Ok(manual::completions(&args)),
         Subcommands::Man(args) => manual::man(&args),

@@ -20,9 +20,9 @@ use crate::size::Bytes;
 /// out.
 const WORKING_SHARE: u64 = 5;
 
-/// A small budget leaves one in this, up to [`WORKING_LEAST`]: pinned pages are among them.
+/// A small budget leaves one in this, up to [`SMALL_MOST`]: pinned pages are among them.
 const WORKING_SHARE_OF_SMALL: u64 = 4;
-const WORKING_LEAST: u64 = 16 << 20;
+const SMALL_MOST: u64 = 16 << 20;
 
 /// The least part of a budget that compressed pages may take, as one in this many: immovable memory
 /// may be most of the budget.
@@ -57,7 +57,7 @@ pub fn addresses_most(budget: Bytes) -> Bytes {
 #[must_use]
 pub fn store_most(budget: Bytes) -> Bytes {
     let working = budget.get() / WORKING_SHARE;
-    let of_small = WORKING_LEAST.min(budget.get() / WORKING_SHARE_OF_SMALL);
+    let of_small = SMALL_MOST.min(budget.get() / WORKING_SHARE_OF_SMALL);
     Bytes::new(budget.get() - working.max(of_small))
 }
 

@@ -3,6 +3,7 @@
 pub mod direct_file;
 pub mod file_mapping;
 pub mod holds;
+pub mod local_socket;
 pub mod mapped_file;
 pub mod partial_file;
 pub mod ring;

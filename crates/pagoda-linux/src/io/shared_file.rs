@@ -10,7 +10,7 @@ use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Deref;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
@@ -31,6 +31,17 @@ pub(crate) fn nameless(name: &CStr, words: usize) -> io::Result<File> {
     let file = File::from(memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
     file.set_len(SharedWords::bytes(words) as u64)?;
     fcntl_add_seals(&file, SEALS)?;
+    Ok(file)
+}
+
+/// A file in memory of so many bytes, all zero, without a name, to be given to another process: as
+/// a VM's memory is. Pages that are never written take no memory.
+///
+/// # Errors
+/// There is no descriptor.
+pub fn memory_file(name: &CStr, len_bytes: u64) -> io::Result<File> {
+    let file = File::from(memfd_create(name, MemfdFlags::CLOEXEC)?);
+    file.set_len(len_bytes)?;
     Ok(file)
 }
 
@@ -92,6 +103,19 @@ impl SharedWords {
             return Self::map(&file, words);
         };
         Err(io::Error::new(io::ErrorKind::InvalidData, wrong))
+    }
+
+    /// Maps the file of a [`NamelessWords`] whose descriptor came from its maker.
+    ///
+    /// # Errors
+    /// It has another length, or could become shorter: [`InvalidData`](io::ErrorKind::InvalidData).
+    /// Or it can't be mapped.
+    pub fn of_descriptor(file: OwnedFd, words: usize) -> io::Result<Self> {
+        let file = File::from(file);
+        if !is_sealed(&file) || file.metadata()?.len() != Self::bytes(words) as u64 {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "no file of words of this length"));
+        }
+        Self::map(&file, words)
     }
 
     /// A mapping that no file stands behind, for a process that has no reader.
@@ -180,6 +204,12 @@ impl NamelessWords {
     pub fn create(name: &CStr, words: usize) -> io::Result<Self> {
         let file = nameless(name, words)?;
         Ok(Self { words: SharedWords::map(&file, words)?, file })
+    }
+
+    /// Its descriptor, for [`SharedWords::of_descriptor`] in another process.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 
     /// Where [`SharedWords::open`] finds it.

@@ -13,22 +13,21 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, chmodat, open, openat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, chmodat, openat};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
-    listen, recvmsg, sendmsg, socket_with,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, accept_with, bind, connect, listen, recvmsg, sendmsg,
 };
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::arena::Space;
+use crate::io::local_socket::socket_for;
 use crate::io::ring::is_filtered;
 use crate::mem::range::PageRange;
 use crate::process::caller::sleep_us;
@@ -69,20 +68,6 @@ const TOP_PAGE: (usize, usize) = (0x7fff_ffff_d000, 0x7fff_ffff_e000);
 
 fn range((start, end): (usize, usize)) -> PageRange {
     PageRange::new(start, end).expect("a constant range of whole pages")
-}
-
-/// Opens a socket, and finds the address of `at` for it. The address has room for 107 bytes, and a
-/// path may be longer: so its directory is named by a descriptor.
-fn socket_for(at: &Path) -> io::Result<(OwnedFd, SocketAddrUnix, OwnedFd)> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    let (Some(directory), Some(name)) = (at.parent(), at.file_name()) else {
-        return Err(io::ErrorKind::InvalidInput.into());
-    };
-    let directory = open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    let mut address = format!("/proc/thread-self/fd/{}/", directory.as_raw_fd()).into_bytes();
-    address.extend(name.as_bytes());
-    Ok((socket, SocketAddrUnix::new(address)?, directory))
 }
 
 impl Space {

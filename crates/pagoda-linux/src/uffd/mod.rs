@@ -11,6 +11,7 @@ pub mod coverage;
 pub mod custody;
 pub mod fault_address;
 pub mod fault_signal;
+pub mod foreign;
 pub(crate) mod moves;
 
 use std::io;

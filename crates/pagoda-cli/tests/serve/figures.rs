@@ -1,0 +1,88 @@
+//! What a guest waits for its pages: the first one, and those of a scattered working set.
+//!
+//! The normal form is small and checks bytes; with `PAGODA_FIGURES=1` it touches 16 MiB of
+//! 256 MiB. It prints the times.
+
+use std::time::Instant;
+
+use pagoda_linux::testing::mapping::WORDS;
+use pagoda_linux::testing::random::Random;
+
+use crate::peer::{Peer, SIZES};
+use crate::server::{Server, word};
+
+/// Pages of the image and of the working set.
+fn sizes() -> (usize, usize) {
+    if std::env::var_os("PAGODA_FIGURES").is_some() { (65_536, 4_096) } else { (4096, 256) }
+}
+
+/// A working set in runs of 1 to 16 pages, in no order.
+fn working_set(pages: usize, count: usize) -> Vec<usize> {
+    let (mut random, mut seen, mut order) = (Random::new(7, 0), vec![false; pages], Vec::new());
+    while order.len() < count {
+        let first = random.below(pages);
+        for page in first..(first + random.between(1, 17)).min(pages) {
+            if order.len() < count && !std::mem::replace(&mut seen[page], true) {
+                order.push(page);
+            }
+        }
+    }
+    order
+}
+
+/// Restores a VM and touches its working set. Returns a line about it.
+fn measure(server: &Server, name: &str, pages: usize, order: &[usize]) -> String {
+    let begin = Instant::now();
+    let peer = Peer::restore(&server.socket(), pages, 1, SIZES[1]);
+    let mapping = &peer.parts[0].0;
+    let mut took_us: Vec<f64> = Vec::with_capacity(order.len());
+    let mut first_ms = 0.0;
+    for &page in order {
+        let before = Instant::now();
+        let found = mapping.words(page..page + 1)[WORDS - 1];
+        took_us.push(before.elapsed().as_secs_f64() * 1e6);
+        assert_eq!(found, word(page, WORDS - 1), "page {page}");
+        if first_ms == 0.0 {
+            first_ms = begin.elapsed().as_secs_f64() * 1e3;
+        }
+    }
+    let all_ms = begin.elapsed().as_secs_f64() * 1e3;
+    took_us.sort_by(f64::total_cmp);
+    let per_mille = |part: usize| took_us[(took_us.len() * part / 1000).min(took_us.len() - 1)];
+    format!(
+        "{name:32} first {first_ms:6.2} ms, all {all_ms:7.1} ms, touch p50 {:6.1} us, p99 {:7.1} us",
+        per_mille(500),
+        per_mille(990)
+    )
+}
+
+#[test]
+fn a_scattered_working_set_is_the_images() {
+    if crate::skips("figures") {
+        return;
+    }
+    let (pages, count) = sizes();
+    let order = working_set(pages, count);
+    for (kind, start) in
+        [("raw", Server::start as fn(usize, &[&str]) -> Server), ("packed", Server::start_packed)]
+    {
+        for around in ["4K", "16K", "64K"] {
+            let server = start(pages, &["--around", around, "--prefetch", "none"]);
+            for turn in 0..3 {
+                eprintln!(
+                    "{}",
+                    measure(&server, &format!("{kind}, around {around}, VM {turn}"), pages, &order)
+                );
+            }
+            server.stats_when("they have ended", |stats| stats["vms_now"] == 0);
+        }
+        let server = start(pages, &["--record", "--around", "4K"]);
+        measure(&server, "recording", pages, &order);
+        server.stats_when("it has ended", |stats| stats["vms_now"] == 0 && stats["connections"] == 1);
+        rustix::process::kill_process(server.handler(), rustix::process::Signal::KILL).expect("it runs");
+        server.stats_when("it was replaced", |stats| stats["restarts"] == 1);
+        for turn in 0..3 {
+            eprintln!("{}", measure(&server, &format!("{kind}, working set, VM {turn}"), pages, &order));
+        }
+    }
+}

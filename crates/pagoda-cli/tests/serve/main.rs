@@ -1,0 +1,18 @@
+//! `pagoda serve` with VMMs of the tests' own, in this process or one below it.
+
+mod bytes;
+mod figures;
+mod hostile;
+mod offload;
+mod peer;
+mod server;
+mod trouble;
+
+/// Whether this machine can't run these tests, which is said.
+fn skips(what: &str) -> bool {
+    let opened = pagoda_linux::testing::userfault::Entrusted::new();
+    if let Err(error) = &opened {
+        pagoda_linux::testing::skip::skip(what, error);
+    }
+    opened.is_err()
+}

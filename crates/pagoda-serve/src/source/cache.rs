@@ -1,0 +1,170 @@
+//! The cache that all guests of a handler share: blocks of the source, within a bound.
+//!
+//! A block that several guests want is read and unpacked once. This module must never keep an error
+//! as content.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use pagoda_core::size::Bytes;
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
+
+use crate::source::{Source, SourceError};
+
+/// A source behind a cache of its blocks, for all guests together.
+pub struct Cached<S> {
+    source: S,
+    blocks: Cache<u64, Arc<[u8]>, Weights>,
+}
+
+#[derive(Clone)]
+struct Weights;
+
+impl Weighter<u64, Arc<[u8]>> for Weights {
+    fn weight(&self, _: &u64, block: &Arc<[u8]>) -> u64 {
+        block.len() as u64
+    }
+}
+
+impl<S: Source> Cached<S> {
+    /// Keeps at most `most` of the source's blocks.
+    pub fn new(source: S, most: Bytes) -> Self {
+        let blocks = (most.get() / source.block_bytes() as u64).max(1);
+        let items = usize::try_from(blocks).unwrap_or(usize::MAX);
+        let blocks = Cache::with_weighter(items, blocks * source.block_bytes() as u64, Weights);
+        Self { source, blocks }
+    }
+
+    /// The block at this number. Several threads that want one read it once.
+    fn block(&self, number: u64) -> Result<Arc<[u8]>, SourceError> {
+        self.blocks.get_or_insert_with(&number, || {
+            let mut block = vec![0; self.source.block_bytes()];
+            self.source.read_at(number * block.len() as u64, &mut block)?;
+            Ok(block.into())
+        })
+    }
+}
+
+impl<S: Source> Source for Cached<S> {
+    fn len_bytes(&self) -> u64 {
+        self.source.len_bytes()
+    }
+
+    fn block_bytes(&self) -> usize {
+        self.source.block_bytes()
+    }
+
+    fn is_zero(&self, offset: u64, len_bytes: u64) -> bool {
+        self.source.is_zero(offset, len_bytes)
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        let block_bytes = self.block_bytes() as u64;
+        let (mut at, mut rest) = (offset, into);
+        while !rest.is_empty() {
+            let from = (at % block_bytes) as usize;
+            let (part, more) = rest.split_at_mut((block_bytes as usize - from).min(rest.len()));
+            if self.is_zero(at, part.len() as u64) {
+                part.fill(0);
+            } else {
+                part.copy_from_slice(&self.block(at / block_bytes)?[from..from + part.len()]);
+            }
+            at += part.len() as u64;
+            rest = more;
+        }
+        Ok(())
+    }
+
+    fn read_ahead(&self, each: &mut dyn FnMut(u64, &[u8]) -> bool) {
+        let most = self.blocks.capacity();
+        self.source.read_ahead(&mut |number, block| {
+            self.blocks.insert(number, block.into());
+            // More would push out the first ones.
+            self.blocks.weight() + block.len() as u64 <= most && each(number, block)
+        });
+    }
+
+    fn identity(&self) -> String {
+        self.source.identity()
+    }
+
+    fn working_set(&self) -> Vec<Range<u64>> {
+        self.source.working_set()
+    }
+
+    fn keep_working_set(&self, touches: &[u64]) -> Result<(), SourceError> {
+        self.source.keep_working_set(touches)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    /// Content that tells its offset, and counts its reads.
+    struct Counted(AtomicU64);
+
+    impl Source for Counted {
+        fn len_bytes(&self) -> u64 {
+            1 << 20
+        }
+        fn block_bytes(&self) -> usize {
+            4096
+        }
+        fn is_zero(&self, offset: u64, len: u64) -> bool {
+            offset + len <= 8192
+        }
+        fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            if offset >= 64 * 4096 {
+                return Err(SourceError("damaged".into()));
+            }
+            into.fill((offset / 4096) as u8);
+            Ok(())
+        }
+        fn read_ahead(&self, each: &mut dyn FnMut(u64, &[u8]) -> bool) {
+            let _ = (2..100).all(|number| each(number, &[200; 4096]));
+        }
+        fn identity(&self) -> String {
+            String::new()
+        }
+        fn working_set(&self) -> Vec<Range<u64>> {
+            Vec::new()
+        }
+        fn keep_working_set(&self, _: &[u64]) -> Result<(), SourceError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn the_cache_gives_what_the_source_gives_and_keeps_its_bound() {
+        let cached = Cached::new(Counted(AtomicU64::new(0)), Bytes::kib(64));
+        let mut buffer = [1; 3 * 4096];
+        cached.read_at(4096 + 100, &mut buffer).expect("read");
+        assert!(buffer[..4096 - 100].iter().all(|&byte| byte == 0), "zero without a read");
+        assert!(buffer[4096 - 100..2 * 4096 - 100].iter().all(|&byte| byte == 2));
+        assert_eq!(cached.source.0.load(Ordering::Relaxed), 3);
+        cached.read_at(3 * 4096, &mut buffer[..4096]).expect("read");
+        assert_eq!(cached.source.0.load(Ordering::Relaxed), 3, "it was there");
+        for block in 2..60 {
+            cached.read_at(block * 4096, &mut buffer[..4096]).expect("read");
+            assert_eq!(buffer[0], block as u8);
+        }
+        assert!(cached.blocks.weight() <= 64 << 10);
+        assert!(cached.read_at(64 * 4096, &mut buffer[..4096]).is_err());
+        assert!(cached.read_at(64 * 4096, &mut buffer[..4096]).is_err(), "an error is not kept as content");
+    }
+
+    #[test]
+    fn reading_ahead_fills_the_cache_and_no_more() {
+        let cached = Cached::new(Counted(AtomicU64::new(0)), Bytes::kib(64));
+        cached.read_ahead(&mut |_, _| true);
+        assert!((32 << 10..=64 << 10).contains(&cached.blocks.weight()), "{}", cached.blocks.weight());
+        let mut block = [0; 4096];
+        cached.read_at(2 * 4096, &mut block).expect("read");
+        assert_eq!((block[0], cached.source.0.load(Ordering::Relaxed)), (200, 0));
+    }
+}
