@@ -13,8 +13,8 @@ mod migrate;
 mod output_file;
 mod program;
 mod run;
-mod set;
 mod serve;
+mod set;
 mod top;
 mod trace;
 

@@ -21,7 +21,7 @@ fn docs() -> PathBuf {
 }
 
 /// The files outside of the book, by their paths from there.
-const READMES: [&str; 10] = [
+const READMES: [&str; 13] = [
     "../README.md",
     "../CONTRIBUTING.md",
     "../crates/pagoda/README.md",
@@ -34,6 +34,7 @@ const READMES: [&str; 10] = [
     "../crates/pagoda-migrate/README.md",
     "../crates/pagoda-preload/README.md",
     "../crates/pagoda-python/README.md",
+    "../crates/pagoda-serve/README.md",
 ];
 
 fn readmes() -> impl Iterator<Item = String> {

@@ -127,7 +127,7 @@ fn holes_of_a_raw_file_were_never_received() {
     assert!(written.file_bytes < 32 << 10, "{written:?}");
     let image = Image::open(&path, Some(key())).expect("an image");
     let first = (512 << 20) / 4096;
-    assert_eq!(image.received().collect::<Vec<_>>(), [first..first + 2]);
+    assert!(image.received().eq(std::iter::once(first..first + 2)));
     let mut back = [0; 8194];
     image.read_at((512 << 20) - 1, &mut back).expect("read");
     assert!(back[1..8193] == [7; 8192] && back[0] == 0 && back[8193] == 0);

@@ -30,7 +30,7 @@ fn write_file(path: &Path) -> Vec<u8> {
     put(&0u32.to_be_bytes());
     put(&4u32.to_be_bytes());
     let (ram, rom) = (3u64 << 20, 65536u64);
-    put(&(ram + rom | 4).to_be_bytes());
+    put(&((ram + rom) | 4).to_be_bytes());
     let file = File::create(path).expect("a file");
     let mut memory = vec![0; ram as usize];
     for (name, len, is_ram) in [("pc.ram", ram, true), ("pc.rom", rom, false)] {

@@ -174,8 +174,11 @@ fn zones(to: &mut Exposition, trees: &[Labelled]) {
     }
 }
 
+/// A part of a name, its help, and its value.
+type Family<T> = (&'static str, &'static str, fn(&T) -> u64);
+
 fn processes(to: &mut Exposition, trees: &[Labelled]) {
-    let families: [(&str, &str, fn(&Stats) -> u64); 3] = [
+    let families: [Family<Stats>; 3] = [
         ("anon", "Anonymous memory of a process by the kernel's count.", |stats| stats.anon_bytes),
         ("held", "What a process would hold without Pagoda.", |stats| stats.held_bytes),
         ("share", "A process's share of the budget; 0 without an engine.", |stats| stats.share_bytes),
@@ -195,7 +198,7 @@ fn processes(to: &mut Exposition, trees: &[Labelled]) {
 }
 
 fn regions(to: &mut Exposition, trees: &[Labelled]) {
-    let families: [(&str, &str, fn(&pagoda::tree::RegionView) -> u64); 4] = [
+    let families: [Family<pagoda::tree::RegionView>; 4] = [
         ("size", "The length of a region; of a manager's the largest are told.", |region| region.len.get()),
         ("resident", "Bytes of a region in frames.", |region| region.resident.get()),
         ("staged", "Bytes of a region that are out of it with their frames intact.", |region| {

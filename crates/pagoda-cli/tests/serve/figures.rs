@@ -21,8 +21,9 @@ fn working_set(pages: usize, count: usize) -> Vec<usize> {
     let (mut random, mut seen, mut order) = (Random::new(7, 0), vec![false; pages], Vec::new());
     while order.len() < count {
         let first = random.below(pages);
-        for page in first..(first + random.between(1, 17)).min(pages) {
-            if order.len() < count && !std::mem::replace(&mut seen[page], true) {
+        let end = (first + random.between(1, 17)).min(pages);
+        for (page, seen) in seen.iter_mut().enumerate().take(end).skip(first) {
+            if order.len() < count && !std::mem::replace(seen, true) {
                 order.push(page);
             }
         }

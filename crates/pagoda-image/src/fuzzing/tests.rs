@@ -21,7 +21,7 @@ fn packed(path: &Path, codec: Codec, base: Option<Arc<Image>>) -> Vec<u8> {
     let mut memory = vec![0u8; 40 << 10];
     memory[4096..8192].fill(7);
     memory[8192..20000].iter_mut().enumerate().for_each(|(i, byte)| *byte = (i / 9) as u8);
-    memory[28672..].iter_mut().enumerate().for_each(|(i, byte)| *byte = (i * i * 7919 >> 7) as u8);
+    memory[28672..].iter_mut().enumerate().for_each(|(i, byte)| *byte = ((i * i * 7919) >> 7) as u8);
     memory[30000] ^= u8::from(base.is_some());
     let options = PackOptions { codec, block_bytes: 4096, base, ..PackOptions::new(key()) };
     pack(&memory, path, options, &mut |_| ControlFlow::Continue(())).expect("packed");

@@ -18,7 +18,7 @@ pub(crate) struct Scratch {
 }
 
 #[derive(Default)]
-pub(super) struct Pool(Mutex<Vec<Box<Scratch>>>);
+pub(super) struct Pool(Mutex<Vec<Scratch>>);
 
 impl Pool {
     pub(super) fn with<T>(&self, body: impl FnOnce(&mut Scratch) -> T) -> T {

@@ -38,7 +38,7 @@ fn open(base: BasePage, memory: Bytes, file: Bytes, remote: Bytes) -> Option<Tie
 fn kind(store: &TieredStore, handle: Handle) -> Kind {
     match handle.meaning() {
         Meaning::Object(id) => store.table.at(id).word().kind(),
-        Meaning::SameFilled(_) => panic!("a page of one word"),
+        Meaning::SameFilled(_) | Meaning::Image(_) => panic!("no object"),
     }
 }
 

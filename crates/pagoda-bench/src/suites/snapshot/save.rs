@@ -23,7 +23,7 @@ pub fn pause(files: &Files, memory: Bytes) -> anyhow::Result<Pause> {
     let region = manager.region(memory).create()?;
     files.fill(&region)?;
     let pages = memory.get() / PAGE_BYTES as u64;
-    let dirty = (DIRTY_PAGES * memory.get() >> 30).clamp(1, pages);
+    let dirty = ((DIRTY_PAGES * memory.get()) >> 30).clamp(1, pages);
     let mut written = Ok(());
     let write_last = || {
         for page in (0..dirty).map(|page| page * (pages / dirty)) {
