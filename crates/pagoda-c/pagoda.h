@@ -1,0 +1,419 @@
+// Pagoda: memory beyond a budget, for C and C++. Made by cbindgen from crates/pagoda-c/src.
+//
+// Errors are values: a call that can fail returns a pagoda_code, 0 if all is well, and fills in the
+// pagoda_error that it was given, unless that is null. Handles are opaque; each is closed once, and
+// closing null does nothing. No call unwinds into the caller, nor may a hook unwind into Pagoda.
+//
+// Threads: a call with a const handle may run beside any other call with that handle, but not beside
+// its close. A call with a handle that is not const has it alone: the caller sees to that. Different
+// handles have nothing to do with each other. Memory at an address of a region is memory as any.
+//
+// In the child of a fork no handle can be used; the calls say so.
+
+
+#ifndef PAGODA_H
+#define PAGODA_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+// Bytes of a message with its end: longer than any of ours but for paths.
+#define MESSAGE_BYTES 512
+
+// The outcome of a call.
+typedef enum pagoda_code {
+  // All is well.
+  PAGODA_CODE_OK = 0,
+  // An argument was null, beyond the end, or else not to be used.
+  PAGODA_CODE_ARGUMENT = 1,
+  // The manager could not start.
+  PAGODA_CODE_START = 2,
+  // The memory could not be had or managed.
+  PAGODA_CODE_MEMORY = 3,
+  // A part of the region could not be read or written.
+  PAGODA_CODE_ACCESS = 4,
+  // The budget could not be changed.
+  PAGODA_CODE_BUDGET = 5,
+  // The content could not be stored.
+  PAGODA_CODE_STORE = 6,
+  // The file could not be mapped, read, written or synced.
+  PAGODA_CODE_FILE = 7,
+  // The handle is of the process that this one was forked from.
+  PAGODA_CODE_OTHER_PROCESS = 8,
+  // The library is at fault; the handle may only be closed.
+  PAGODA_CODE_BUG = 9,
+} pagoda_code;
+
+// Managed memory of the caller's.
+typedef struct pagoda_adopted pagoda_adopted;
+
+// The choices that a manager is made with.
+typedef struct pagoda_builder pagoda_builder;
+
+// A file as memory. Any number of threads may use it at once.
+typedef struct pagoda_file pagoda_file;
+
+// Manages regions within a budget. It lives as long as its handle or a region of it.
+typedef struct pagoda_manager pagoda_manager;
+
+// Managed memory: it reads as zero, takes nothing until it is touched, and leaves memory where its
+// manager's budget is short.
+typedef struct pagoda_region pagoda_region;
+
+// An error: what was tried, what happened, and what to do. It needs no freeing.
+typedef struct pagoda_error {
+  // What the call returned, too.
+  enum pagoda_code code;
+  // In UTF-8, with a 0 at its end; cut off where it is too long. Empty if all is well.
+  char message[MESSAGE_BYTES];
+} pagoda_error;
+
+// The figures that are asked for most. Sizes are bytes.
+typedef struct pagoda_stats {
+  // The budget.
+  uint64_t budget_bytes;
+  // Now: what the manager holds of it.
+  uint64_t anon_bytes;
+  // Now: in regions.
+  uint64_t resident_bytes;
+  // Now: out of the regions with their frames intact.
+  uint64_t staged_bytes;
+  // Now: stored, before compression.
+  uint64_t stored_bytes;
+  // Now: memory that the compressed store takes.
+  uint64_t store_memory_bytes;
+  // Now: in the spill file.
+  uint64_t spilled_bytes;
+  // Now: the manager's own tables, stacks and heap, which are not in the budget.
+  uint64_t own_bytes;
+  // Now: by how much the budget is passed, because nothing could be moved out.
+  uint64_t passed_budget_bytes;
+  // Since the start: faults of all kinds.
+  uint64_t faults;
+  // Since the start: faults whose page was fetched from the store.
+  uint64_t faults_stored;
+  // Since the start: base pages that were moved out.
+  uint64_t evictions;
+} pagoda_stats;
+
+// Called once with the number of the reason, a line that says why, and the value that was given
+// with the hook. The process is aborted when it returns.
+typedef void (*pagoda_abort_hook)(uint64_t reason, const char *message, void *user);
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// The version of the library, like "0.1.0".
+const char *pagoda_version(void);
+
+// Whether this machine lets this process make a manager in user mode: Linux 6.8 with userfaultfd.
+bool pagoda_is_supported(void);
+
+// Takes memory that the caller has mapped under management, with its content. It is read and
+// written by its address, as before. `start` and `bytes` are whole OS pages.
+//
+// # Safety
+// `manager` is a handle or null, `adopted` valid for a write or null, `error` null or valid. As
+// long as the memory is adopted, the caller keeps it as it is:
+// - It is one private anonymous mapping, readable and writable, not locked, not executable, and
+//   without huge pages (MADV_NOHUGEPAGE).
+// - No stack, no heap and no thread's control block lies in it, of any thread that calls Pagoda.
+// - A thread that unmaps or moves it holds no lock of the manager, and nothing else is mapped in
+//   its place before it is closed.
+enum pagoda_code pagoda_adopt(const struct pagoda_manager *manager,
+                              void *start,
+                              size_t bytes,
+                              struct pagoda_adopted **adopted,
+                              struct pagoda_error *error);
+
+// Swaps everything in, whatever the budget says, and leaves the memory to the caller.
+//
+// # Safety
+// `adopted` is a handle or null, and not used again.
+void pagoda_adopted_close(struct pagoda_adopted *adopted);
+
+// Gives the content up and leaves the memory to the caller, reading as zero. The handle is closed,
+// whatever comes of it.
+//
+// # Safety
+// `adopted` is a handle or null, and not used again; `error` is null or valid.
+enum pagoda_code pagoda_adopted_forget(struct pagoda_adopted *adopted, struct pagoda_error *error);
+
+// Begins a manager: 256 MiB, base pages of 64 KiB, no file, faults of system calls served, too. It
+// is made by pagoda_builder_build, or given up by pagoda_builder_close.
+//
+// # Safety
+// `builder` is valid for a write, `error` null or valid.
+enum pagoda_code pagoda_builder_new(struct pagoda_builder **builder, struct pagoda_error *error);
+
+// All the memory that the manager's regions, frames and compressed pages may take.
+//
+// # Safety
+// `builder` is a handle or null, `error` null or valid.
+enum pagoda_code pagoda_builder_budget(struct pagoda_builder *builder,
+                                       uint64_t bytes,
+                                       struct pagoda_error *error);
+
+// The unit of management: 4096, 16384, 65536 or 2097152 bytes. Without it touches bring 4, 16 or
+// 64 KiB by their density.
+//
+// # Safety
+// As pagoda_builder_budget.
+enum pagoda_code pagoda_builder_base_page(struct pagoda_builder *builder,
+                                          uint64_t bytes,
+                                          struct pagoda_error *error);
+
+// Spills content that does not fit compressed to an unlinked file of at most `limit_bytes` in
+// `directory`, which must be on a disk.
+//
+// # Safety
+// As pagoda_builder_budget; `directory` is a string or null.
+enum pagoda_code pagoda_builder_spill_to(struct pagoda_builder *builder,
+                                         const char *directory,
+                                         uint64_t limit_bytes,
+                                         struct pagoda_error *error);
+
+// Serves faults of the program's own code only, which needs no privilege. A system call that is
+// handed an address in a region fails with EFAULT then, where its page is swapped out:
+// pagoda_region_read_at and pagoda_region_write_at don't.
+//
+// # Safety
+// As pagoda_builder_budget.
+enum pagoda_code pagoda_builder_user_mode_only(struct pagoda_builder *builder,
+                                               bool yes,
+                                               struct pagoda_error *error);
+
+// Serves each fault in the faulting thread, by SIGBUS, which is the library's then. No thread that
+// touches a region blocks that signal, and each has 64 KiB of its stack left.
+//
+// # Safety
+// As pagoda_builder_budget.
+enum pagoda_code pagoda_builder_serve_in_thread(struct pagoda_builder *builder,
+                                                bool yes,
+                                                struct pagoda_error *error);
+
+// Shows the manager to `pagoda top` and `pagoda export` of the same user.
+//
+// # Safety
+// As pagoda_builder_budget.
+enum pagoda_code pagoda_builder_publish(struct pagoda_builder *builder,
+                                        bool yes,
+                                        struct pagoda_error *error);
+
+// Makes the manager and starts its threads. The builder is closed, whatever comes of it.
+//
+// # Safety
+// `builder` is a handle or null, and not used again; `manager` is valid for a write, `error` null
+// or valid.
+enum pagoda_code pagoda_builder_build(struct pagoda_builder *builder,
+                                      struct pagoda_manager **manager,
+                                      struct pagoda_error *error);
+
+// Gives the choices up.
+//
+// # Safety
+// `builder` is a handle or null, and not used again.
+void pagoda_builder_close(struct pagoda_builder *builder);
+
+// Maps all of the file at `path`, to be read, or also to be written. `buffered` goes through the
+// kernel's page cache, for file systems without direct I/O: pages in that cache are in no budget.
+//
+// # Safety
+// `manager` is a handle or null, `name` a string or null, `file` valid for a write or null,
+// `error` null or valid.
+enum pagoda_code pagoda_file_map(const struct pagoda_manager *manager,
+                                 const char *name,
+                                 bool writable,
+                                 bool buffered,
+                                 struct pagoda_file **file,
+                                 struct pagoda_error *error);
+
+// The first byte of the file in memory; null for null. A page that can't be read raises SIGBUS:
+// pagoda_file_read_at returns an error in its place.
+//
+// # Safety
+// `file` is a handle or null.
+void *pagoda_file_address(const struct pagoda_file *file);
+
+// The file's length when it was mapped, in bytes; 0 for null.
+//
+// # Safety
+// `file` is a handle or null.
+size_t pagoda_file_bytes(const struct pagoda_file *file);
+
+// Copies from the file.
+//
+// # Safety
+// `file` is a handle or null; `into` is valid for writes of `bytes`, and no part of the file's
+// memory; `error` is null or valid.
+enum pagoda_code pagoda_file_read_at(const struct pagoda_file *file,
+                                     size_t offset,
+                                     void *into,
+                                     size_t bytes,
+                                     struct pagoda_error *error);
+
+// Copies into the file's memory. It is safe on the disk after pagoda_file_sync.
+//
+// # Safety
+// `file` is a handle or null; `from` is valid for reads of `bytes`, and no part of the file's
+// memory; `error` is null or valid.
+enum pagoda_code pagoda_file_write_at(const struct pagoda_file *file,
+                                      size_t offset,
+                                      const void *from,
+                                      size_t bytes,
+                                      struct pagoda_error *error);
+
+// Returns when all earlier writes are on stable storage.
+//
+// # Safety
+// `file` is a handle or null, `error` null or valid.
+enum pagoda_code pagoda_file_sync(const struct pagoda_file *file, struct pagoda_error *error);
+
+// Makes everything safe, as pagoda_file_sync does, and closes the handle whatever comes of it.
+//
+// # Safety
+// `file` is a handle or null, and neither it nor its memory is used again; `error` is null or
+// valid.
+enum pagoda_code pagoda_file_close(struct pagoda_file *file, struct pagoda_error *error);
+
+// The current figures.
+//
+// # Safety
+// `manager` is a handle or null, `stats` valid for a write or null, `error` null or valid.
+enum pagoda_code pagoda_manager_stats(const struct pagoda_manager *manager,
+                                      struct pagoda_stats *stats,
+                                      struct pagoda_error *error);
+
+// Any counter, by its name as `pagoda run --stats` writes it, like "fetched_ahead".
+//
+// # Safety
+// `manager` is a handle or null, `name` a string or null, `value` valid for a write or null,
+// `error` null or valid.
+enum pagoda_code pagoda_manager_counter(const struct pagoda_manager *manager,
+                                        const char *name,
+                                        uint64_t *value,
+                                        struct pagoda_error *error);
+
+// Changes the budget, up to twice the one that the manager was made with. It returns at once; to a
+// smaller one pages are evicted in the background.
+//
+// # Safety
+// `manager` is a handle or null, `error` null or valid.
+enum pagoda_code pagoda_manager_set_budget(const struct pagoda_manager *manager,
+                                           uint64_t bytes,
+                                           struct pagoda_error *error);
+
+// Waits until all stored content of closed regions is freed.
+//
+// # Safety
+// `manager` is a handle or null, `error` null or valid.
+enum pagoda_code pagoda_manager_flush_releases(const struct pagoda_manager *manager,
+                                               struct pagoda_error *error);
+
+// Gives the handle up. The manager ends with its last region, and waits for its threads then.
+//
+// # Safety
+// `manager` is a handle or null, and not used again.
+void pagoda_manager_close(struct pagoda_manager *manager);
+
+// Makes a region of `bytes`, rounded up to whole base pages. `base_page_bytes` is 0 for the
+// manager's, or as in pagoda_builder_base_page. `limit_bytes` is 0, or the most that it may hold:
+// a region that reaches it fails alone.
+//
+// # Safety
+// `manager` is a handle or null, `region` valid for a write or null, `error` null or valid.
+enum pagoda_code pagoda_region_create(const struct pagoda_manager *manager,
+                                      uint64_t bytes,
+                                      uint64_t base_page_bytes,
+                                      uint64_t limit_bytes,
+                                      struct pagoda_region **region,
+                                      struct pagoda_error *error);
+
+// The first byte of the region, valid for reads and writes of its whole length until it is closed;
+// null for null. An access to a page that is swapped out waits until it is back.
+//
+// # Safety
+// `region` is a handle or null.
+void *pagoda_region_address(const struct pagoda_region *region);
+
+// The length of the region in bytes; 0 for null.
+//
+// # Safety
+// `region` is a handle or null.
+size_t pagoda_region_bytes(const struct pagoda_region *region);
+
+// Copies from the region.
+//
+// # Safety
+// `region` is a handle or null; `into` is valid for writes of `bytes`, and no part of the region;
+// `error` is null or valid.
+enum pagoda_code pagoda_region_read_at(const struct pagoda_region *region,
+                                       size_t offset,
+                                       void *into,
+                                       size_t bytes,
+                                       struct pagoda_error *error);
+
+// Copies into the region.
+//
+// # Safety
+// `region` is a handle or null, which no other call uses meanwhile; `from` is valid for reads of
+// `bytes`, and no part of the region; `error` is null or valid.
+enum pagoda_code pagoda_region_write_at(struct pagoda_region *region,
+                                        size_t offset,
+                                        const void *from,
+                                        size_t bytes,
+                                        struct pagoda_error *error);
+
+// Discards whole OS pages (4096 bytes): they read zero afterwards and hold nothing.
+//
+// # Safety
+// `region` is a handle or null, `error` null or valid.
+enum pagoda_code pagoda_region_discard(const struct pagoda_region *region,
+                                       size_t offset,
+                                       size_t bytes,
+                                       struct pagoda_error *error);
+
+// Stores the pages of a part and gives their memory to others: for pages that are not needed for a
+// while. Waits for the compression, and for the disk where that is full.
+//
+// # Safety
+// `region` is a handle or null, `error` null or valid.
+enum pagoda_code pagoda_region_page_out(const struct pagoda_region *region,
+                                        size_t offset,
+                                        size_t bytes,
+                                        struct pagoda_error *error);
+
+// Swaps the pages of a part in, up to a quarter of the budget.
+//
+// # Safety
+// `region` is a handle or null, `error` null or valid.
+enum pagoda_code pagoda_region_prefetch(const struct pagoda_region *region,
+                                        size_t offset,
+                                        size_t bytes,
+                                        struct pagoda_error *error);
+
+// Frees the region. Its addresses are no memory any more.
+//
+// # Safety
+// `region` is a handle or null, and neither it nor its memory is used again.
+void pagoda_region_close(struct pagoda_region *region);
+
+// Has `hook` called before the library ends the process, which it does where content can't be
+// brought back: going on would be a hang or wrong data. For logs. It may be set once in a process.
+// It is called on any thread, a touch of a region there may wait for good, and it must not unwind
+// or jump out. With pagoda_builder_serve_in_thread it may only do what a signal handler may.
+//
+// # Safety
+// `hook` may be called on any thread with `user`, for as long as the process lives. `error` is
+// null or valid.
+enum pagoda_code pagoda_set_abort_hook(pagoda_abort_hook hook,
+                                       void *user,
+                                       struct pagoda_error *error);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* PAGODA_H */
