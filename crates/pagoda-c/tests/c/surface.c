@@ -102,7 +102,7 @@ static void figures(pagoda_manager *manager) {
     uint64_t faults = 0;
     OK(pagoda_manager_set_budget(manager, 48 * MIB, &error));
     OK(pagoda_manager_stats(manager, &stats, &error));
-    CHECK(stats.budget_bytes == 48 * MIB && stats.faults > 0 && stats.own_bytes > 0);
+    CHECK(stats.budget_bytes == 48 * MIB && stats.faults > 0);
     OK(pagoda_manager_counter(manager, "faults", &faults, &error));
     CHECK(faults >= stats.faults);
     REFUSED(pagoda_manager_counter(manager, "fault", &faults, &error), PAGODA_CODE_ARGUMENT, "no counter");
