@@ -170,14 +170,16 @@ mod tests {
         for is_closed in [true, false] {
             told.set_len(0).expect("emptied");
             let child = fork(|| {
-                let range = free(4);
-                let other = free(1);
+                // Both at once: else the second would get the addresses of the first.
+                let both = free(6);
+                let range = PageRange::at(both.start(), 4 * OS_PAGE);
+                let other = both.start() + 5 * OS_PAGE;
                 close_in_child(&[range], LINE).expect("closed");
                 // SAFETY: both are open descriptors. The access is to an address at which nothing
                 // can be read, and ends this child.
                 unsafe {
                     libc::dup2(told.as_raw_fd(), libc::STDERR_FILENO);
-                    let at = if is_closed { range.start() + OS_PAGE } else { other.start() };
+                    let at = if is_closed { range.start() + OS_PAGE } else { other };
                     std::ptr::with_exposed_provenance::<u8>(at).read_volatile();
                 }
                 0

@@ -19,6 +19,7 @@ const BLOCK_BITS: u32 = 32;
 /// The touches of one image.
 pub(crate) struct Touches {
     since: Instant,
+    blocks: u64,
     /// A bit for each block: it was noted.
     noted: Arc<[AtomicU64]>,
     /// The notes in their order: time and block. 0 where one is being written.
@@ -32,6 +33,7 @@ impl Touches {
         let words = |count: u64| zeroed_words(count as usize);
         Self {
             since: Instant::now(),
+            blocks,
             noted: words(blocks.div_ceil(64)),
             notes: words(blocks.min(TOUCHES_MOST)),
             count: AtomicUsize::new(0),
@@ -40,7 +42,9 @@ impl Touches {
 
     /// Notes the touch of a block, if it is the first.
     pub(crate) fn note(&self, block: u64) {
-        let Some(word) = self.noted.get((block / 64) as usize) else { return };
+        let Some(word) = self.noted.get((block / 64) as usize).filter(|_| block < self.blocks) else {
+            return;
+        };
         let bit = 1 << (block % 64);
         // Most touches of a warm image are not the first, and change nothing.
         if word.load(Ordering::Relaxed) & bit != 0 || word.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
