@@ -1,7 +1,7 @@
-//! The benches: what each shows, how long it takes, and how its figures are drawn.
+//! The list of benches: what each shows, its time, and how its figures are drawn.
 //!
-//! `pagoda bench` without a name prints this list, `pagoda bench all` works through it. A bench that is added has its line
-//! here; a test compares with the command line.
+//! `pagoda bench` without a name prints this list, and `pagoda bench all` works through it. Each
+//! bench must have an entry; a test compares with the command line. Never runs a bench itself.
 
 use std::fmt::Write;
 
@@ -14,19 +14,20 @@ use crate::suites::{base_page, budget, clear, counters, migrate, programs, relea
 pub struct Entry {
     /// Its subcommand.
     pub name: &'static str,
-    /// What it shows, in a sentence without its full stop.
+    /// A sentence about the bench, without its full stop.
     pub shows: &'static str,
-    /// About how long it takes on two processors that do nothing else, in minutes; on busy ones it takes several times that.
+    /// Minutes it takes on two idle processors; on busy ones several times that.
     takes_min: u32,
-    /// The same with `--quick`, in seconds: all of them in the time that `all --quick` has.
+    /// Seconds it takes with `--quick`: all of them fit in the time that `all --quick` has.
     takes_quick_s: u32,
-    /// Its report as tables for people, below the line of the machine.
+    /// The tables for people, from its JSON, below the line of the machine.
     pub table: fn(&Value) -> String,
-    /// Its JSON as plots.
+    /// The plots of its JSON.
     pub charts: fn(&Value) -> Vec<Chart>,
 }
 
-/// All of them, in the order in which `all` runs them: the longest last, so that where time runs out only they lack it.
+/// All benches, in the order in which `all` runs them. The longest are last, so that only they are
+/// cut where time runs out.
 pub static BENCHES: [Entry; 10] = [
     Entry {
         name: "zones",
@@ -112,11 +113,10 @@ pub static BENCHES: [Entry; 10] = [
     },
 ];
 
-/// For people.
+/// The list as text for people.
 pub fn text() -> String {
     let mut text = String::new();
     for Entry { name, shows, takes_min, takes_quick_s, .. } in &BENCHES {
-        // Writing to a string does not fail.
         let _ = writeln!(text, "{name:<9} {shows}");
         let _ = writeln!(text, "{:9} about {takes_min} min, with --quick {takes_quick_s} s", "");
     }

@@ -1,7 +1,7 @@
 //! The printed figures: JSON with keys that other tools read, and tables for people. Pure.
 //!
-//! Every figure is a median over the pairs that count; every spread is the least and the greatest of them. A side
-//! that could not run has nulls and a reason, never a made-up number.
+//! Every figure is a median over the pairs that count; every spread is the least and the greatest
+//! of them. A side that could not run has nulls and a reason, never a made-up number.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::report::table::{Column, fill, table as text_table};
 use crate::suites::budget::no_pressure;
 use crate::worker::{Pattern, Phase};
 
-/// What `--help` says of the keys.
+/// The part of `--help` on the keys.
 pub const KEYS: &str = "\
 Keys of the JSON; rates, times and ratios, each of one pair, are medians of the pairs that count, with the least and the greatest in
 …_least and …_most; what was not measured is null, a part that --only leaves out is missing:
@@ -63,9 +63,9 @@ pub struct Setting {
 #[derive(Default, Serialize)]
 pub struct Details {
     pub data_bytes: u64,
-    /// What LZ4 makes of the data, 4 KiB at a time.
+    /// The ratio of LZ4 for the data, 4 KiB at a time.
     pub lz4_ratio_4k: f64,
-    /// The same, 64 KiB at a time.
+    /// The ratio of LZ4 for the data, 64 KiB at a time.
     pub lz4_ratio_64k: f64,
     pub kernel_split: Option<Split>,
     pub kernel_splits_tried: Vec<TriedSplit>,
@@ -73,11 +73,12 @@ pub struct Details {
     pub kernel_uncharged_swap_peak: Option<SwapPeak>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel_reason: Option<String>,
-    /// The most anonymous memory that the process under Pagoda was seen with, every ten milliseconds.
+    /// The peak of anonymous memory of the process under Pagoda, sampled every ten milliseconds.
     pub pagoda_anonymous_bytes_peak: Option<u64>,
-    /// How long it took after a burst of all the data until its process was within the budget and 16 MiB again, at rest.
+    /// The time after a burst of all the data until its resting process was within the budget and
+    /// 16 MiB again.
     pub pagoda_after_burst_ms: Option<Measured>,
-    /// What `pagoda run --stats` wrote for the last run.
+    /// The file of `pagoda run --stats` of the last run.
     pub pagoda_stats: Option<serde_json::Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pagoda_reason: Option<String>,
@@ -85,14 +86,14 @@ pub struct Details {
     pub in_thread_reason: Option<String>,
 }
 
-/// A division of the budget that was tried, and what it reached over the four patterns.
+/// A tried split of the budget, and its result over the four patterns.
 #[derive(Clone, Serialize)]
 pub struct TriedSplit {
     pub split: Split,
     pub geometric_mean_gib_s: Option<f64>,
 }
 
-/// What one pair of runs measured, a side that did not run left out.
+/// The phases of one pair of runs. A side that did not run is left out.
 #[derive(Default)]
 pub struct Pair {
     pub pagoda: Option<Vec<Phase>>,
@@ -151,7 +152,7 @@ const COLUMNS: [Column; 9] = [
     ("in thread fault us 50/99/99.9%", "{in_thread_fault_us:0p}"),
 ];
 
-/// For people.
+/// The tables for people.
 pub fn table(report: &Value) -> String {
     let mut text = String::new();
     for name in ["compressed", "spilled"] {
@@ -221,7 +222,7 @@ mod tests {
         Setting { patterns, setting }
     }
 
-    /// With nothing left out.
+    /// Details with nothing left out.
     fn details() -> Details {
         let split = Split::uncharged(Bytes::mib(1), Bytes::mib(2));
         Details {
