@@ -36,10 +36,10 @@ use suites::{all, base_page, budget, clear, counters, migrate, programs, release
 
 /// The part of `--help` on the keys of all benches.
 const COMMON_KEYS: &str = "\
-Each bench prints JSON with --json, and `--help` of it says what its keys are. Keys of all of them:
+Each bench prints JSON with --json, and its `--help` explains the keys. Keys of all of them:
   …_least, …_most             beside a median of several rounds or pairs, the least and the greatest of them
-  bench, quick                which one it is, and whether it was a short run
-  machine                     what it ran on: cpu, cores, memory_bytes, kernel, governor of the frequency, transparent_huge_pages,
+  bench, quick                the name of the bench, and whether it was a short run
+  machine                     of the run: cpu, cores, memory_bytes, kernel, governor of the frequency, transparent_huge_pages,
                               page_cluster (the kernel's swap readahead), cgroup (its version); null where there is none";
 
 /// The bench to run.
@@ -63,29 +63,29 @@ enum Bench {
     /// Clearing huge frames in different orders, against clearing them from the beginning and
     /// against the kernel's huge pages
     Clear(clear::ClearArgs),
-    /// From which zone frames are taken: the fair policy and its baselines by counts, and streams
-    /// over a file beside the kernel's mmap
+    /// Zones to take frames from: the fair policy and its baselines by counts, and streams over a
+    /// file beside the kernel's mmap
     Zones(zones::ZonesArgs),
-    /// Closing owners with most of their memory stored: how it is released, by policy, beside an
-    /// owner that starts, and against being killed with as much in the kernel's zram
+    /// Closing owners with most of their memory stored: its release by policy, beside an owner that
+    /// starts, and against being killed with as much in the kernel's zram
     Release(release::ReleaseArgs),
     /// Restoring memory from an image: its first byte, a scattered working set beside mmap and
     /// reading, and the pause of saving
     Snapshot(snapshot::SnapshotArgs),
-    /// Moving a live region: what zero pages cost at the destination, codecs, a writer that goes
-    /// on, stored pages
+    /// Moving a live region: zero pages at the destination, codecs, a region that is written
+    /// meanwhile, stored pages
     Migrate(migrate::MigrateArgs),
     /// Base pages of 4, 16 and 64 KiB by density, against the kernel's small, huge and 64 KiB
     /// pages: faults, tables, memory, time
     BasePage(base_page::BasePageArgs),
-    /// What counting and timing a fault costs, over what serving it takes
+    /// The cost of counting and timing a fault, over the time to serve it
     ///
     /// The JSON has `counting_ns`, the counting calls of one fault by one thread,
     /// `counting_at_once_ns`, the same while all handlers do nothing else, `clock_ns`, one read of
     /// the clock, `service_us`, the median time of a fault in a managed program,
     /// `counting_percent`, the calls over that, and `timing_percent`, the calls and the clock over
     /// it; each with the least and the greatest of the rounds. `faults` of a round, `handlers` and
-    /// `rounds` say what was run.
+    /// `rounds` are the size of the run.
     Counters(counters::CountersArgs),
     /// Every bench, one HTML page of all their figures, and a heat map of a traced program
     All(all::AllArgs),

@@ -31,7 +31,7 @@ pub struct Entry {
 pub static BENCHES: [Entry; 10] = [
     Entry {
         name: "zones",
-        shows: "From which zone frames are taken: the fair policy and its baselines by counts, and streams over a file beside the kernel's mmap",
+        shows: "Zones to take frames from: the fair policy and its baselines by counts, and streams over a file beside the kernel's mmap",
         takes_min: 4,
         takes_quick_s: 15,
         table: zones::table::table,
@@ -39,7 +39,7 @@ pub static BENCHES: [Entry; 10] = [
     },
     Entry {
         name: "counters",
-        shows: "What counting and timing a fault costs, over what serving it takes",
+        shows: "The cost of counting and timing a fault, over the time to serve it",
         takes_min: 1,
         takes_quick_s: 2,
         table: counters::table,
@@ -80,7 +80,7 @@ pub static BENCHES: [Entry; 10] = [
     },
     Entry {
         name: "migrate",
-        shows: "Moving a live region: what zero pages cost at the destination by policy, codecs, a writer that goes on, stored pages",
+        shows: "Moving a live region: zero pages at the destination by policy, codecs, a region that is written meanwhile, stored pages",
         takes_min: 12,
         takes_quick_s: 15,
         table: migrate::report::table,
@@ -88,8 +88,8 @@ pub static BENCHES: [Entry; 10] = [
     },
     Entry {
         name: "budget",
-        shows: "Running over a memory budget against the kernel's zram and swap with the same total memory, and what Pagoda \
-                costs where memory suffices",
+        shows: "Running over a memory budget against the kernel's zram and swap with the same total memory, and the cost of \
+                Pagoda where memory suffices",
         takes_min: 15,
         takes_quick_s: 35,
         table: budget::report::table,

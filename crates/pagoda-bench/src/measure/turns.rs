@@ -1,5 +1,5 @@
-//! The order of the sides in a round. Pure. No side may always be the first, nor always follow the
-//! same one: caches and the host would favour one.
+//! The order of the sides in a round, so that caches and the host favour none. Pure. A side must
+//! never always be the first, nor always follow the same one.
 
 /// The numbers of `sides` in the order of a round. Each round begins with the next side, and every
 /// other round runs backwards.

@@ -18,28 +18,28 @@ use crate::worker::{Pattern, Phase};
 /// The part of `--help` on the keys.
 pub const KEYS: &str = "\
 Keys of the JSON; rates, times and ratios, each of one pair, are medians of the pairs that count, with the least and the greatest in
-…_least and …_most; what was not measured is null, a part that --only leaves out is missing:
+…_least and …_most; an unmeasured figure is null, a part that --only leaves out is missing:
   compressed.PATTERN          data of 3:1 and twice the budget, and in spilled.PATTERN of 2:1 and three times; of the patterns fill,
                               sequential, zipf, random, GiB of touched pages a second: pagoda_gib_s under pagoda run, kernel_gib_s
-                              with the same total memory, kernel_uncharged_gib_s with the budget for what is resident and zram
-                              charged to nobody, in_thread_gib_s in a library's region whose faults are served in the thread that has
-                              them. ratio is Pagoda's over the kernel's, in_thread_ratio that of in_thread, kernel_uncharged_ratio
-                              pagoda_gib_s over kernel_uncharged_gib_s. How long first accesses took, p50, p99 and p999 in
+                              with the same total memory, kernel_uncharged_gib_s with the budget for resident memory and zram
+                              charged to no group, in_thread_gib_s in a library's region whose faults are served in the faulting
+                              thread. ratio is Pagoda's over the kernel's, in_thread_ratio that of in_thread, kernel_uncharged_ratio
+                              pagoda_gib_s over kernel_uncharged_gib_s. Latencies of first accesses, p50, p99 and p999 in
                               microseconds: of touches that took more than one pagoda_fault_us, kernel_fault_us,
-                              kernel_uncharged_fault_us, in_thread_fault_us; of all pagoda_touch_us, kernel_touch_us. touches is how
-                              many a run has, pagoda_faults and kernel_faults how many of them took more than a microsecond
-  compressed.setting          how it was measured, and spilled.setting the same: data_bytes; lz4_ratio_4k and lz4_ratio_64k, what LZ4
-                              makes of them by 4 and by 64 KiB
+                              kernel_uncharged_fault_us, in_thread_fault_us; of all pagoda_touch_us, kernel_touch_us. touches is the
+                              number of a run, pagoda_faults and kernel_faults of those that took more than a microsecond
+  compressed.setting          how it was measured, and spilled.setting the same: data_bytes; lz4_ratio_4k and lz4_ratio_64k, by LZ4
+                              for 4 and for 64 KiB at a time
   compressed.setting.kernel_split  how the budget was divided: memcg_limit_bytes of the memory group, zram_limit_bytes of memory for zram,
                               zram_disk_bytes of content in it, swap_file_bytes behind it. kernel_splits_tried has each split that
                               was tried, and the geometric_mean_gib_s of its patterns, null if it failed
   compressed.setting.kernel_swap_peak  of the run that took most: zram_memory_bytes, zram_memory_per_content, that over the content it
-                              held, swap_file_bytes; kernel_uncharged_swap_peak the same with zram charged to nobody
+                              held, swap_file_bytes; kernel_uncharged_swap_peak the same with zram charged to no group
   compressed.setting.pagoda_anonymous_bytes_peak  the most that the process under Pagoda was seen with
   compressed.setting.pagoda_after_burst_ms  from the end of a burst of all the data until the process, at rest, is within the budget
                               and 16 MiB again
-  compressed.setting.pagoda_stats  what `pagoda run --stats` wrote of the last run; the library's pagoda::stats::counters::Stats says what
-                              its counters are
+  compressed.setting.pagoda_stats  the file of `pagoda run --stats` of the last run; the library's pagoda::stats::counters::Stats explains
+                              its counters
   compressed.setting.pagoda_reason, compressed.setting.in_thread_reason, compressed.setting.kernel_reason  why a side failed; missing
                               if it did not
   no_pressure.programs        python3, redis-benchmark, sort, with budget_bytes, 1.2 times native_peak_bytes, of a run before all pairs,
@@ -49,7 +49,7 @@ Keys of the JSON; rates, times and ratios, each of one pair, are medians of the 
   no_pressure.overhead_percent_max  the largest of the programs
   no_pressure.malloc_churn_ratio, no_pressure.thread_churn_ratio  time over native time
   kernel                      how its side was made; null if this machine does not allow it, and kernel_reason, missing else, says why
-  budget_bytes, pairs         what was run";
+  budget_bytes, pairs         the size of the run";
 
 /// One setting: four patterns, and how they were measured.
 #[derive(Serialize)]

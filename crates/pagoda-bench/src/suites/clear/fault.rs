@@ -1,6 +1,6 @@
-//! From a touch to its return: the time of 2 MiB of fresh memory. By the kernel in small and in
-//! huge pages, and by Pagoda with frames cleared in the fault and cleared ahead. Pagoda's are each
-//! served by a woken handler and in the faulting thread.
+//! From a touch to its return: the time of 2 MiB of fresh memory. The kernel gives small or huge
+//! pages. Pagoda gives frames cleared in the fault or ahead, each by a woken handler and in the
+//! faulting thread.
 //!
 //! Each round has all sides in turn, another one first in each. All memory was touched just before,
 //! and the first round does not count. The kernel's memory is touched and given back right before

@@ -50,7 +50,7 @@ const CACHE_ASSUMED: u64 = 32 << 20;
 /// The part of `--help` on the keys.
 pub(crate) const KEYS: &str = "\
 Keys of the JSON, medians of the rounds:
-  orders.ORDER, pressure.ORDER  alone, and beside thrashers of the cache; of ascending, converge, reverse-in-page, neighbourhood,
+  orders.ORDER, pressure.ORDER  alone, and beside threads that thrash the cache; of ascending, converge, reverse-in-page, neighbourhood,
                               streaming: clear_us, first_touch_ns, first_touch_ratio_vs_ascending, write_all_us, total_us, user_s,
                               cleared_after_target_max, extents_max, bytes_in_fault, frames, targets (first, middle, random) and perf
                               (ipc, cache_miss_percent); if that is missing perf_reason says why
@@ -70,7 +70,7 @@ Keys of the JSON, medians of the rounds:
                               ascending ratio_converge_vs_ascending, ratio_reverse_in_page_vs_ascending,
                               ratio_neighbourhood_vs_ascending, ratio_streaming_vs_ascending, ratio_kernel_thp_vs_ascending; best, and
                               ratio_best_vs_kernel
-  thrashers, llc_bytes, cycled_bytes, clock_ns, cached_kernel, streaming_kernel, rounds  what was run, and how this processor clears";
+  thrashers, llc_bytes, cycled_bytes, clock_ns, cached_kernel, streaming_kernel, rounds  the size of the run, and how this processor clears";
 
 /// The options of the bench.
 #[derive(Args, Debug)]

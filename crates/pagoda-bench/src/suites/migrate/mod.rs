@@ -53,22 +53,22 @@ const KEYS: &str = "\
 Keys of the JSON, medians of the rounds that count, some with the least and the greatest in …_least and …_most; pages are of 4 KiB:
   cases.CASE                  untouched memory; resident-zeros, where zeroes were written to all pages; idle, where one page in 32
                               has content, and full, seven in eight, with zeroes in the others; sparse, one in each 2 MiB, the
-                              others untouched. zero_pages were read and found zero, data_pages have content; what nothing was
-                              held for is neither
-  cases.CASE.HOW              what receiving took. HOW is a policy, into plain memory: check-then-clear, received-map, drop; or where
+                              others untouched. zero_pages were read and found zero, data_pages have content; a page that
+                              holds no memory is neither
+  cases.CASE.HOW              the cost of receiving. HOW is a policy, into plain memory: check-then-clear, received-map, drop; or where
                               drop has the kernel put pages in place: placed, a region in base pages of 4 KiB, and huge-frames, one of 2 MiB.
                               dest_faults of the whole process; faults_by_cause, of its threads that receive, while they look whether a
                               page is zero, make it so, and write content: zero_check, zero_write, data_write; total_ms until all was
                               confirmed; gib_s of content; moved_bytes that came to their places by a move out of a frame into which
-                              they had been received or copied, and copied_bytes, which the kernel copied there: what is left was
-                              written through the region's address, and in plain memory all is; dest_rss, resident bytes there that
+                              they had been received or copied, and copied_bytes, which the kernel copied there: the rest was
+                              written through the region's address, in plain memory all of it; dest_rss, resident bytes there that
                               are no file's; cpu_ms of both processes; wire_bytes that were sent; downtime_ms, from the stop of the
                               writer, which does nothing, until all was confirmed
   codecs.CODEC                none, lz4, zlib, zstd: the same by placed, of a quarter of the memory, 64 MiB at least, with
                               content of 3:1
   live                        all of the memory with content of 3:1, while it is written: dirty_mib_s, whole pages in a second;
                               rounds of sending before the writer was stopped; downtime_ms that it stood still; total_ms. With all
-                              of it owed, to who reads it at once: postcopy_downtime_ms until the other side could go on, and from
+                              of it owed, to a reader that starts at once: postcopy_downtime_ms until the other side could go on, and from
                               then fully_resident_ms until it had all, and max_fault_us, its longest read till then
   postcopy                    of all reads of live there, while something was owed: read_us_p999, of 1000 reads 999 took at most
                               this, and read_us_max
@@ -84,18 +84,18 @@ Keys of the JSON, medians of the rounds that count, some with the least and the 
                               resident-zeros by placed
   ratios                      by case, missing where it has no such pages, dest_faults to zero and data pages: check_then_clear_faults,
                               placed_faults; to data pages: received_map_faults. By case, total_ms over that of check-then-clear:
-                              drop_time, placed_time, huge_frames_time. sparse_resident and sparse_huge_resident, what sparse has
-                              resident by placed and by huge-frames beyond untouched, to its content; full_of_limit and
+                              drop_time, placed_time, huge_frames_time. sparse_resident and sparse_huge_resident, the resident bytes
+                              of sparse by placed and by huge-frames beyond untouched, to its content; full_of_limit and
                               full_huge_of_limit, gib_s of full by placed and by huge-frames over loopback_limit_gib_s;
                               zero_scan_of_memory, zero_scan_memory_gib_s over memory_read_gib_s. All are ratios of medians
   ratios.untouched_to_qemu_time, ratios.full_to_qemu_rate  our total_ms by QEMU's, and our gib_s by QEMU's, of placed; missing
                               without qemu
-  loopback_limit_gib_s        the same channels sending, and discarding what comes
+  loopback_limit_gib_s        the same channels sending, and discarding on arrival
   qemu                        null if there is no qemu-system-x86_64 on the PATH, or if it failed; qemu_reason, null else, says why
   qemu.version                of that program
   qemu.untouched, qemu.full   the same memory moved by it, its multifd on 2 channels, in turn with ours: total_ms until its
                               destination had all, dest_faults from before that listened, dest_rss, wire_bytes, gib_s of content
-  memory_bytes, channels, rounds  what was run";
+  memory_bytes, channels, rounds  the size of the run";
 
 /// The options of the bench.
 #[derive(Args, Debug)]

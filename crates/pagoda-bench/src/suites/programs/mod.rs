@@ -53,7 +53,7 @@ Keys of the JSON; a timeout counts as its limit:
                               budget: s, end, memcg_peak_mib, zram_peak_mib
   skipped                     by name: the reason
   kernel_reason               why the kernel's side is missing, if it is
-  quick, machine              what was run, and where";
+  quick, machine              the kind of run, and its machine";
 
 /// The options of the bench.
 #[derive(Args, Debug)]

@@ -52,10 +52,10 @@ Keys of the JSON, medians of the rounds, with the least and the greatest in …_
 …_reason says why:
   policies.POLICY             one-at-a-time, runs, background, workers; owners that close at the same time: close_ms_p50 and
                               close_ms_p99, extra_ms over owners that stored nothing, by round,
-                              frames_back_ms, stored_back_ms, starter_start_ms and starter_work_ms of who starts meanwhile, cpu_ms,
-                              in_close_ms, lock_wait_ms, locks, peak_queued_bytes; queued, inline and early: pages by how they went;
+                              frames_back_ms, stored_back_ms, starter_start_ms and starter_work_ms of the starter meanwhile, cpu_ms,
+                              in_close_ms, lock_wait_ms, locks, peak_queued_bytes; queued, inline and early: pages by the way of their release;
                               resident_bytes that the owners had in memory when they were told to close
-  never_stored, starter_alone  owners that stored nothing, with the same resident_bytes; the starter with nobody beside it: start_ms,
+  never_stored, starter_alone  owners that stored nothing, with the same resident_bytes; the starter alone: start_ms,
                               work_ms
   aging                       close_ms of one owner alone, by how much of it is stored: stored_percent
   kernel_zram                 processes that are killed with as much in zram: kill_ms, back_ms, kill_never_swapped_ms, and the starter
@@ -68,13 +68,13 @@ Keys of the JSON, medians of the rounds, with the least and the greatest in …_
                               stored_back_background_vs_one, stored_back_workers_vs_one. So, too, over others:
                               close_background_vs_never_stored, close_workers_vs_never_stored; starter_one_vs_alone;
                               close_vs_kernel_zram, in the background over a killed process; kernel_zram_vs_never_swapped. Of the
-                              medians, because what is extra may be nothing in a round: extra_background_vs_one,
+                              medians, because extra_ms may be nothing in a round: extra_background_vs_one,
                               extra_workers_vs_one of extra_ms
   store                       compress_gib_s, compress_cpu_gib_s, fetch_us of a page until all of it is back and fetch_first_us until
                               its first part is, served in the thread fetch_in_thread_us and fetch_first_in_thread_us, each with p50,
                               p99 and p999; waste_percent
-  owners, owner_bytes, base_page_bytes, stored_percent, rounds  what was run
-  quiet                       what else the machine did meanwhile: others_busy_percent of all processors, load_average of a minute
+  owners, owner_bytes, base_page_bytes, stored_percent, rounds  the size of the run
+  quiet                       other load of the machine: others_busy_percent of all processors, load_average of a minute
                               before and after";
 
 /// The options of the bench.

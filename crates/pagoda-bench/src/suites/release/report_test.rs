@@ -1,3 +1,6 @@
+//! Tests of the report: rounds with known figures, and the ratios and differences of them. Never
+//! measures.
+
 use super::*;
 use crate::report::json;
 use crate::report::keys::expect_told;

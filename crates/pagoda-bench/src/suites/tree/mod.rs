@@ -40,7 +40,7 @@ const WORKS: usize = 5;
 
 /// The part of `--help` on the keys.
 const KEYS: &str = "\
-Keys of the JSON, medians of the pairs; what is missing is null, and its reason or reasons say why:
+Keys of the JSON, medians of the pairs; a missing figure is null, and its reason or reasons say why:
   fork_ms                     one fork of a process that holds held_bytes: native, pagoda, and ratio
   spawn_storm, build, jvm, node  from start to end: native_s, pagoda_s with 1.2 times native_peak_bytes, ratio,
                               half_s with half of it (null with --quick and where that is less than the least budget), and
@@ -48,7 +48,7 @@ Keys of the JSON, medians of the pairs; what is missing is null, and its reason 
   redis_bgsave                while a server saves, in half of its native peak: native_ops, pagoda_ops, kernel_ops, native_p99_ms,
                               p99_ms of Pagoda, kernel_p99_ms, budget_exceeded_mib, budget_bytes; with enough_bytes, 1.2 times
                               native_peak_bytes: enough_ops and enough_p99_ms of Pagoda, and ratio, native_ops over enough_ops
-  pairs, quick, machine       what was run, and where";
+  pairs, quick, machine       the size and kind of the run, and its machine";
 
 /// The options of the bench.
 #[derive(Args, Debug)]

@@ -60,22 +60,22 @@ Keys of the JSON; POLICY is fair, reset-on-failure, first-version (of the fair o
                               share_allocations, by zones of 3:1, of share_threads threads with caches of cache_frames frames
   alloc_ns                    one allocation by one thread: warm through a cache, cold without one
   engine.POLICY               a real engine of two zones of 1:3, by fair, reset-on-failure, first-fit; nothing without managers.
-                              shares_percent by zone and share_error_percent of what was given without pressure; then, of streams over
+                              shares_percent by zone and share_error_percent of the frames given without pressure; then, of streams over
                               twice the budget, resets, shortages (no zone had a frame above its low watermark), frames that were given,
-                              mb_s, and age_ratio, how much older pages get in one zone than in the other before they go
+                              mb_s, and age_ratio, the age of evicted pages in one zone over that in the other
   tiobench.PATTERN.THREADS    of seq_read, seq_write, rand_read, rand_write. Of each POLICY mib_s of all rounds, and of
                               the same run, the one in the middle: allocs_by_zone, frames of the larger zone and of the smaller; resets;
                               shortages; evicted_before_use, base pages that were read ahead in vain; bytes_read_twice; age_ratio, null
-                              unless both zones moved pages out. ratio_fair_vs_reset, fair over reset-on-failure, is the median of the
-                              rounds; published_ratio, of seq_read, what the patch's author measured
+                              unless both zones evicted pages. ratio_fair_vs_reset, fair over reset-on-failure, is the median of the
+                              rounds; published_ratio, of seq_read, as the patch's author measured
   tiobench_reason             why nothing streams; missing if it does
   kernel_mmap                 one thread in a memory group of the zones' size: seq_read_mib_s, seq_read_advised_mib_s after
                               MADV_SEQUENTIAL, medians; null if it did not run, and a reason, missing else
   ratio_vs_mmap, ratio_vs_mmap_advised  seq_read of fair by one thread over these, the median of rounds in which both ran; null
                               without them
-  cached_reread_mib_s         what is in memory, read again; null if nothing streams
+  cached_reread_mib_s         the rate of reading resident pages again; null if nothing streams
   zones_bytes, file_bytes     the smaller zone and the larger, and the file of the streams
-  block_bytes, touches        what who goes upwards reads and writes at once; pages that a run which jumps touches
+  block_bytes, touches        bytes of one sequential read or write; pages that a random run touches
   rounds, pairs               of each row of the streams, and of timed allocations";
 
 /// The options of the bench.
