@@ -97,7 +97,7 @@ pub struct Arrived {
     pub owed_us: u64,
     /// The 99.9th percentile of such reads.
     pub read_us_p999: f64,
-    /// Pages that were owed, and those that arrived: all of them.
+    /// Pages that were owed, and pages that arrived.
     pub owed_pages: u64,
     pub named_pages: u64,
     /// The digest of all memory, zeroes included.
