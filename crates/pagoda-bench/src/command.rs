@@ -1,4 +1,5 @@
-//! What the commands of `pagoda bench` do alike: find this program, ask for what they need, draw progress, print.
+//! Steps that all commands of `pagoda bench` share: find this program, check the machine, draw
+//! progress, print. In one place, so that all benches look alike. Never measures.
 
 use std::path::Path;
 
@@ -9,7 +10,7 @@ use serde_json::Value;
 use crate::list::BENCHES;
 use crate::measure::machine::Machine;
 
-/// The path of this program, which runs what is measured in processes of their own.
+/// The path of this program, which also runs the measured processes.
 pub fn this_program() -> anyhow::Result<String> {
     Ok(std::env::current_exe().context("finding this program")?.display().to_string())
 }
@@ -19,7 +20,7 @@ pub fn pagoda(this_program: &str) -> String {
     Path::new(this_program).with_file_name("pagoda").display().to_string()
 }
 
-/// An error where this machine has no managers for libraries.
+/// Fails where this machine allows no managers for libraries.
 pub fn needs_managers() -> anyhow::Result<()> {
     if !pagoda::userfaultfd_allows_managers() {
         bail!("this machine offers no userfaultfd with UFFDIO_MOVE; `pagoda doctor` says why");
@@ -27,7 +28,7 @@ pub fn needs_managers() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A bar of so many steps, each a `unit`. Drawn on standard error, and there only if that is a terminal.
+/// A progress bar of `steps`, each a `unit`. Drawn on standard error, and only on a terminal.
 pub fn progress(steps: u64, unit: &str) -> anyhow::Result<ProgressBar> {
     let template = format!("{{msg}} [{{bar:30}}] {unit} {{pos}} of {{len}}, {{elapsed}} gone, {{eta}} to go");
     let style = ProgressStyle::with_template(&template).context("the progress bar's template")?;

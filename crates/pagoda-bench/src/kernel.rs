@@ -13,11 +13,11 @@ use pagoda_linux::baseline::cgroup::{Controller, MemoryGroup, Version};
 use pagoda_linux::baseline::side::{self, Limits, Names, Side};
 use serde::Serialize;
 
-/// Where the swap file and other temporary files are: on a disk, where /tmp often is memory.
+/// The directory of the swap file and other temporary files: on a disk, where /tmp often is memory.
 pub const DIRECTORY: &str = "/var/tmp";
-/// The names of all that is set up here.
+/// The prefix and the directory of everything set up here.
 const NAMES: Names = Names { prefix: "pagoda-bench", directory: DIRECTORY };
-/// What the worker holds beside its data: page tables by the data's size, and its own small memory.
+/// The worker's memory beside its data: page tables by the data's size, and its own small memory.
 const PAGE_TABLE_SHARE: f64 = 1.0 / 512.0;
 const WORKER_BYTES: f64 = (3u64 << 20) as f64;
 
@@ -26,23 +26,23 @@ const WORKER_BYTES: f64 = (3u64 << 20) as f64;
 pub struct Split {
     /// The limit of the memory group.
     pub memcg_limit_bytes: u64,
-    /// The limit of the zram device; `None`: charged to nobody and unlimited.
+    /// The limit of the zram device; `None`: unlimited, and charged to no group.
     pub zram_limit_bytes: Option<u64>,
-    /// How much content the device offers.
+    /// Content that the device offers room for.
     pub zram_disk_bytes: u64,
     /// The swap file behind it; 0 for none.
     pub swap_file_bytes: u64,
 }
 
 impl Split {
-    /// What zram takes of memory beyond the compressed content: its allocator's classes and half-empty
-    /// pages. Measured at up to 1.05 for this bench's data. A device must fill up before it reaches
-    /// its limit: there its writes fail and the kernel retries them.
+    /// Memory that zram takes beyond the compressed content: its allocator's classes and half-empty
+    /// pages. At most 1.05 for this bench's data. A device must fill up before it reaches its
+    /// limit: at the limit its writes fail and the kernel retries them.
     pub const ZRAM_LOSS: f64 = 1.07;
 
-    /// The budget divided so that the content in memory and in zram is all of the data, with no more to zram than
-    /// that takes: what stays resident is as much as can be. Where even all of the budget in zram is too little, an
-    /// eighth stays resident.
+    /// The split in which memory and zram together just hold all of the data. zram gets no more
+    /// than that takes, so that as much as possible stays resident. Where the whole budget in zram
+    /// would be too little, an eighth stays resident.
     pub fn fitting(budget: Bytes, data: Bytes, ratio: f64) -> Self {
         let per_content = Self::ZRAM_LOSS / ratio;
         let need = data.get() as f64 * (1.0 + PAGE_TABLE_SHARE) + WORKER_BYTES;
@@ -51,7 +51,7 @@ impl Split {
         Self::with_resident(budget, data, ratio, (resident / budget_f).clamp(0.125, 0.95))
     }
 
-    /// The budget divided by a given share of it that stays resident.
+    /// The split in which a given share of the budget stays resident.
     pub fn with_resident(budget: Bytes, data: Bytes, ratio: f64, resident_share: f64) -> Self {
         let memcg = pages((budget.get() as f64 * resident_share) as u64);
         let zram = budget.get() - memcg;
@@ -59,12 +59,12 @@ impl Split {
             memcg_limit_bytes: memcg,
             zram_limit_bytes: Some(zram),
             zram_disk_bytes: pages((zram as f64 * ratio / Self::ZRAM_LOSS) as u64),
-            // Room for everything: slots stay taken while their pages are in memory too.
+            // Room for all data: a slot stays taken while its page is in memory too.
             swap_file_bytes: pages(data.get() + data.get() / 8),
         }
     }
 
-    /// The whole budget for what stays resident, and zram charged to nobody.
+    /// The split in which the whole budget is for resident memory, and zram is charged to no group.
     pub fn uncharged(budget: Bytes, data: Bytes) -> Self {
         Self {
             memcg_limit_bytes: pages(budget.get()),
@@ -79,12 +79,12 @@ fn pages(bytes: u64) -> u64 {
     bytes & !4095
 }
 
-/// The most that one run took of the kernel's swap.
+/// The peak use of the kernel's swap in one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct SwapPeak {
     /// The memory that zram took.
     pub zram_memory_bytes: u64,
-    /// That over the content it held at the same moment.
+    /// That over the content zram held at the same moment.
     pub zram_memory_per_content: f64,
     /// The bytes in the swap file.
     pub swap_file_bytes: u64,
@@ -102,7 +102,7 @@ pub fn own_name() -> String {
 }
 
 impl KernelSide {
-    /// Sets up a split. The error says what this machine doesn't allow.
+    /// Sets up a split. Fails with the limit that this machine doesn't allow.
     pub fn set_up(split: &Split) -> anyhow::Result<Self> {
         let limits = Limits {
             memory_bytes: split.memcg_limit_bytes,
@@ -113,7 +113,7 @@ impl KernelSide {
         Ok(Self { side: Side::set_up(&NAMES, &limits)?, peak: SwapPeak::default() })
     }
 
-    /// The file by which the worker joins.
+    /// The `cgroup.procs` file by which the worker joins the group.
     pub fn procs(&self) -> PathBuf {
         self.side.procs()
     }
@@ -123,7 +123,7 @@ impl KernelSide {
         self.side.group()
     }
 
-    /// Looks at the swap. Called while the worker runs.
+    /// Samples the swap. Called while the worker runs.
     pub fn sample(&mut self) {
         if let Ok(usage) = self.side.zram_usage()
             && usage.memory_bytes > self.peak.zram_memory_bytes
@@ -140,18 +140,18 @@ impl KernelSide {
         Ok(self.side.group().usage_bytes()? + self.side.zram_usage()?.content_bytes)
     }
 
-    /// The most memory that zram took, by its own count, in bytes.
+    /// The peak memory of zram by its own count, in bytes.
     pub fn zram_peak_bytes(&self) -> io::Result<u64> {
         Ok(self.side.zram_usage()?.memory_bytes_max)
     }
 
-    /// The most that was sampled.
+    /// The greatest values sampled.
     pub fn peak(&self) -> SwapPeak {
         self.peak
     }
 }
 
-/// Which interface of memory groups this machine has.
+/// The version of memory groups on this machine.
 pub fn cgroup_version() -> Option<&'static str> {
     Controller::find().ok().map(|controller| match controller.version() {
         Version::V1 => "v1",
@@ -177,7 +177,7 @@ mod tests {
         let held = split.memcg_limit_bytes + split.zram_disk_bytes;
         assert!(held >= data.get() && held < data.get() + data.get() / 50, "{split:?}");
         assert!((split.zram_disk_bytes as f64 * Split::ZRAM_LOSS / 3.0) as u64 <= zram);
-        // Three times the budget at 2:1 can't fit: what is left goes to the file.
+        // Three times the budget at 2:1 can't fit: the rest goes to the file.
         let spilled = Split::fitting(budget, Bytes::mib(768), 2.0);
         assert_eq!(spilled.memcg_limit_bytes, budget.get() / 8);
         assert!(spilled.memcg_limit_bytes + spilled.zram_disk_bytes < Bytes::mib(768).get());

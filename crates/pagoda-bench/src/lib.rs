@@ -1,9 +1,10 @@
-//! The benches of Pagoda: its sides and the kernel's, in turns, on the machine at hand. `pagoda bench` starts this program.
+//! The benches of Pagoda: its sides and the kernel's, in turns, on the machine at hand. `pagoda
+//! bench` starts this program.
 //!
-//! Each bench prints JSON, or a table for people; `list.rs` says which there are, and `suites/all` runs all of them for one page.
-//! The processes that are measured are workers, this same program (`worker`). A program is run under Pagoda by the command
-//! `pagoda run` that lies beside this one; a library's figures come from the public interface of `pagoda`. A bench must never
-//! reach around either.
+//! Each bench prints JSON, or a table for people. `list.rs` lists them, and `suites/all` runs all
+//! of them for one page. The measured processes are workers, this same program (`worker`). A
+//! program runs under Pagoda by the command `pagoda run` beside this one. A library's figures come
+//! from the public interface of `pagoda`. A bench must never reach around either.
 #![forbid(unsafe_code)]
 
 mod command;
@@ -33,15 +34,15 @@ use suites::budget::no_pressure;
 use suites::budget::report::KEYS;
 use suites::{all, base_page, budget, clear, counters, migrate, programs, release, snapshot, tree, zones};
 
-/// What `--help` says of the keys that all have.
+/// The part of `--help` on the keys of all benches.
 const COMMON_KEYS: &str = "\
-Each bench prints JSON with --json, and `--help` of it says what its keys are. Keys of all of them:
+Each bench prints JSON with --json, and its `--help` explains the keys. Keys of all of them:
   …_least, …_most             beside a median of several rounds or pairs, the least and the greatest of them
-  bench, quick                which one it is, and whether it was a short run
-  machine                     what it ran on: cpu, cores, memory_bytes, kernel, governor of the frequency, transparent_huge_pages,
+  bench, quick                the name of the bench, and whether it was a short run
+  machine                     of the run: cpu, cores, memory_bytes, kernel, governor of the frequency, transparent_huge_pages,
                               page_cluster (the kernel's swap readahead), cgroup (its version); null where there is none";
 
-/// What to measure.
+/// The bench to run.
 #[derive(Args, Debug)]
 #[command(after_long_help = COMMON_KEYS)]
 pub struct BenchArgs {
@@ -53,29 +54,38 @@ pub struct BenchArgs {
 enum Bench {
     /// Running over a memory budget, against the kernel's zram and swap with the same total memory
     Budget(BudgetArgs),
-    /// Real programs at 3/4, 1/2 and 1/4 of their native peak, against the kernel's swap with the same total memory
+    /// Real programs at 3/4, 1/2 and 1/4 of their native peak, against the kernel's swap with the
+    /// same total memory
     Programs(programs::ProgramsArgs),
-    /// Trees of processes: fork, short processes, a server that saves, builds, a JVM and node, beside native runs
+    /// Trees of processes: fork, short processes, a server that saves, builds, a JVM and node,
+    /// beside native runs
     Tree(tree::TreeArgs),
-    /// Clearing huge frames in different orders, against clearing them from the beginning and against the kernel's huge pages
+    /// Clearing huge frames in different orders, against clearing them from the beginning and
+    /// against the kernel's huge pages
     Clear(clear::ClearArgs),
-    /// From which zone frames are taken: the fair policy and its baselines by counts, and streams over a file beside the kernel's mmap
+    /// Zones to take frames from: the fair policy and its baselines by counts, and streams over a
+    /// file beside the kernel's mmap
     Zones(zones::ZonesArgs),
-    /// Closing owners with most of their memory stored: how it is released, by policy, beside an owner that starts, and against
-    /// being killed with as much in the kernel's zram
+    /// Closing owners with most of their memory stored: its release by policy, beside an owner that
+    /// starts, and against being killed with as much in the kernel's zram
     Release(release::ReleaseArgs),
-    /// Restoring memory from an image: its first byte, a scattered working set beside mmap and reading, and the pause of saving
+    /// Restoring memory from an image: its first byte, a scattered working set beside mmap and
+    /// reading, and the pause of saving
     Snapshot(snapshot::SnapshotArgs),
-    /// Moving a live region: what zero pages cost at the destination, codecs, a writer that goes on, stored pages
+    /// Moving a live region: zero pages at the destination, codecs, a region that is written
+    /// meanwhile, stored pages
     Migrate(migrate::MigrateArgs),
-    /// Base pages of 4, 16 and 64 KiB by density, against the kernel's small, huge and 64 KiB pages: faults, tables, memory, time
+    /// Base pages of 4, 16 and 64 KiB by density, against the kernel's small, huge and 64 KiB
+    /// pages: faults, tables, memory, time
     BasePage(base_page::BasePageArgs),
-    /// What counting and timing a fault costs, over what serving it takes
+    /// The cost of counting and timing a fault, over the time to serve it
     ///
-    /// The JSON has `counting_ns`, the counting calls of one fault by one thread, `counting_at_once_ns`, the same while all handlers do
-    /// nothing else, `clock_ns`, one read of the clock, `service_us`, the median time of a fault in a managed program,
-    /// `counting_percent`, the calls over that, and `timing_percent`, the calls and the clock over it; each with the least and the
-    /// greatest of the rounds. `faults` of a round, `handlers` and `rounds` say what was run.
+    /// The JSON has `counting_ns`, the counting calls of one fault by one thread,
+    /// `counting_at_once_ns`, the same while all handlers do nothing else, `clock_ns`, one read of
+    /// the clock, `service_us`, the median time of a fault in a managed program,
+    /// `counting_percent`, the calls over that, and `timing_percent`, the calls and the clock over
+    /// it; each with the least and the greatest of the rounds. `faults` of a round, `handlers` and
+    /// `rounds` are the size of the run.
     Counters(counters::CountersArgs),
     /// Every bench, one HTML page of all their figures, and a heat map of a traced program
     All(all::AllArgs),
@@ -102,7 +112,8 @@ struct BudgetArgs {
     /// Measure this alone; can be given more than once
     #[arg(long, value_enum)]
     only: Vec<Part>,
-    /// Remove memory groups, zram devices and swap files that a killed run left, and do nothing else
+    /// Remove memory groups, zram devices and swap files that a killed run left, and do nothing
+    /// else
     #[arg(long)]
     cleanup: bool,
 }
@@ -117,7 +128,7 @@ enum Part {
     NoPressure,
 }
 
-/// What all parts of a run share.
+/// The settings that all parts of a run share.
 pub(crate) struct Plan {
     /// The path of this program.
     program: String,
@@ -129,7 +140,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// One run more is done.
+    /// Counts one run as done.
     fn step(&self) {
         self.progress.inc(1);
     }
@@ -148,15 +159,16 @@ impl Plan {
     }
 }
 
-/// Pairs of the programs: their times differ by a few percent from run to run, and what is looked for is smaller.
+/// Pairs of the programs: their times differ by a few percent from run to run, and the overhead is
+/// smaller than that.
 const PROGRAM_PAIRS: usize = 7;
 
-/// What there is, as `pagoda bench` without a name prints it.
+/// The list of benches, as `pagoda bench` without a name prints it.
 pub fn list() -> String {
     list::text()
 }
 
-/// What `--help` says of a bench, and of all.
+/// The `--help` of a bench, with that of all.
 #[cfg(test)]
 fn help(name: &str) -> String {
     let mut command = BenchArgs::augment_args(clap::Command::new("bench"));
@@ -172,13 +184,15 @@ struct Arguments {
     bench: BenchArgs,
 }
 
-/// The exit status of an error, as of `pagoda`.
+/// The exit status of an error, the same as of `pagoda`.
 const OWN_ERROR: u8 = 125;
 
-/// The program `pagoda-bench`. Exit status 1 if Pagoda's side failed anywhere, 128 + n after a signal.
+/// The program `pagoda-bench`. Exit status 1 if Pagoda's side failed anywhere, 128 + n after a
+/// signal.
 pub fn main() -> ExitCode {
     run(&Arguments::parse().bench).unwrap_or_else(|error| {
-        // To a closed standard error nothing can be said. The alternate form has the causes in the same line.
+        // If standard error is closed the message is lost. The alternate form has the causes in one
+        // line.
         let _ = writeln!(std::io::stderr(), "pagoda: {error:#}");
         ExitCode::from(OWN_ERROR)
     })
@@ -267,8 +281,8 @@ fn budget(args: &BudgetArgs) -> anyhow::Result<ExitCode> {
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Touches memory and frees it. A virtual machine's host takes back what was freed a few seconds ago, and the first
-/// touch after that costs up to ten times more: whoever runs next must not pay for it.
+/// Touches memory and frees it. A virtual machine's host takes back freed memory after a few
+/// seconds, and the next first touch costs up to ten times more: the next run must not pay for it.
 fn warm(bytes: Bytes) {
     let mut memory = vec![0u8; bytes.as_usize()];
     for byte in memory.iter_mut().step_by(data::PAGE_BYTES) {

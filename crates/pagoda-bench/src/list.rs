@@ -1,7 +1,7 @@
-//! The benches: what each shows, how long it takes, and how its figures are drawn.
+//! The list of benches: what each shows, its time, and how its figures are drawn.
 //!
-//! `pagoda bench` without a name prints this list, `pagoda bench all` works through it. A bench that is added has its line
-//! here; a test compares with the command line.
+//! `pagoda bench` without a name prints this list, and `pagoda bench all` works through it. Each
+//! bench must have an entry; a test compares with the command line. Never runs a bench itself.
 
 use std::fmt::Write;
 
@@ -14,23 +14,24 @@ use crate::suites::{base_page, budget, clear, counters, migrate, programs, relea
 pub struct Entry {
     /// Its subcommand.
     pub name: &'static str,
-    /// What it shows, in a sentence without its full stop.
+    /// A sentence about the bench, without its full stop.
     pub shows: &'static str,
-    /// About how long it takes on two processors that do nothing else, in minutes; on busy ones it takes several times that.
+    /// Minutes it takes on two idle processors; on busy ones several times that.
     takes_min: u32,
-    /// The same with `--quick`, in seconds: all of them in the time that `all --quick` has.
+    /// Seconds it takes with `--quick`: all of them fit in the time that `all --quick` has.
     takes_quick_s: u32,
-    /// Its report as tables for people, below the line of the machine.
+    /// The tables for people, from its JSON, below the line of the machine.
     pub table: fn(&Value) -> String,
-    /// Its JSON as plots.
+    /// The plots of its JSON.
     pub charts: fn(&Value) -> Vec<Chart>,
 }
 
-/// All of them, in the order in which `all` runs them: the longest last, so that where time runs out only they lack it.
+/// All benches, in the order in which `all` runs them. The longest are last, so that only they are
+/// cut where time runs out.
 pub static BENCHES: [Entry; 10] = [
     Entry {
         name: "zones",
-        shows: "From which zone frames are taken: the fair policy and its baselines by counts, and streams over a file beside the kernel's mmap",
+        shows: "Zones to take frames from: the fair policy and its baselines by counts, and streams over a file beside the kernel's mmap",
         takes_min: 4,
         takes_quick_s: 15,
         table: zones::table::table,
@@ -38,7 +39,7 @@ pub static BENCHES: [Entry; 10] = [
     },
     Entry {
         name: "counters",
-        shows: "What counting and timing a fault costs, over what serving it takes",
+        shows: "The cost of counting and timing a fault, over the time to serve it",
         takes_min: 1,
         takes_quick_s: 2,
         table: counters::table,
@@ -79,7 +80,7 @@ pub static BENCHES: [Entry; 10] = [
     },
     Entry {
         name: "migrate",
-        shows: "Moving a live region: what zero pages cost at the destination by policy, codecs, a writer that goes on, stored pages",
+        shows: "Moving a live region: zero pages at the destination by policy, codecs, a region that is written meanwhile, stored pages",
         takes_min: 12,
         takes_quick_s: 15,
         table: migrate::report::table,
@@ -87,8 +88,8 @@ pub static BENCHES: [Entry; 10] = [
     },
     Entry {
         name: "budget",
-        shows: "Running over a memory budget against the kernel's zram and swap with the same total memory, and what Pagoda \
-                costs where memory suffices",
+        shows: "Running over a memory budget against the kernel's zram and swap with the same total memory, and the cost of \
+                Pagoda where memory suffices",
         takes_min: 15,
         takes_quick_s: 35,
         table: budget::report::table,
@@ -112,11 +113,10 @@ pub static BENCHES: [Entry; 10] = [
     },
 ];
 
-/// For people.
+/// The list as text for people.
 pub fn text() -> String {
     let mut text = String::new();
     for Entry { name, shows, takes_min, takes_quick_s, .. } in &BENCHES {
-        // Writing to a string does not fail.
         let _ = writeln!(text, "{name:<9} {shows}");
         let _ = writeln!(text, "{:9} about {takes_min} min, with --quick {takes_quick_s} s", "");
     }

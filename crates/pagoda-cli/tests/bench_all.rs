@@ -1,4 +1,5 @@
-//! `pagoda bench all` from the outside: the page that it writes, and that it leaves nothing when it is asked to end.
+//! `pagoda bench all` from the outside: the page that it writes, and that it leaves nothing behind
+//! when it is asked to end. Never checks a time.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -10,7 +11,7 @@ use pagoda_linux::testing::skip::skip;
 use pagoda_linux::testing::wait::{until, until_ended};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Asked to end also where a test fails before.
+/// A running `pagoda bench all`. Dropping it asks it to end, also where a test fails.
 struct All(Child);
 
 impl Drop for All {
@@ -22,7 +23,7 @@ impl Drop for All {
     }
 }
 
-/// `pagoda`, as it is where cargo has not started it.
+/// The command `pagoda`, as where cargo has not started it.
 fn pagoda() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pagoda"));
     command.env_remove("CARGO");
@@ -34,7 +35,8 @@ fn children(pid: u32) -> Vec<u32> {
     text.split_whitespace().filter_map(|number| number.parse().ok()).collect()
 }
 
-/// The child of `pid` whose first argument is `command`. Until it is executed, it has the arguments of its parent.
+/// The child of `pid` whose first argument is `command`. Until its exec a child has the arguments
+/// of its parent.
 fn child_that_runs(pid: u32, command: &str) -> Option<u32> {
     children(pid).into_iter().find(|child| {
         let line = std::fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap_or_default();
@@ -50,7 +52,7 @@ fn an_interrupted_run_ends_what_it_runs_and_writes_no_page() {
     let scratch = tempfile::tempdir().expect("a directory");
     let (page, before) = (scratch.path().join("report.html"), scratch.path().join("before.html"));
     std::fs::write(&before, "of yesterday").expect("written");
-    // First a program is traced, then comes one bench after the other.
+    // First a program is traced, then the benches run one after the other.
     let traced: &[&str] = &["run", "worker"];
     for (path, left, runs) in [(&page, None, traced), (&before, Some("of yesterday"), &["zones"])] {
         let all = pagoda()
@@ -97,7 +99,7 @@ fn the_page_of_a_real_run_has_its_plots_and_the_heat_map() {
     let html = std::fs::read_to_string(&page).expect("written");
     let dom = parse_document(RcDom::default(), ParseOpts::default()).one(html.as_str());
     assert!(dom.errors.borrow().is_empty(), "{:?}", dom.errors.borrow());
-    // Two of the bench, and the heat map, which is the last.
+    // Two plots of the bench, and the heat map, which is the last.
     assert_eq!(html.matches("<svg").count(), 3);
     let heat = html.rsplit("<svg").next().expect("plots");
     assert!(heat.contains("Faults and evictions by address and time") && heat.contains("<rect"), "{heat}");

@@ -1,4 +1,5 @@
-//! `pagoda bench base-page --set-mthp` from the outside: asked to end, it leaves the machine's setting as it was.
+//! `pagoda bench base-page --set-mthp` from the outside: asked to end, it must never leave the
+//! machine's setting changed.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -6,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Only ever reached by a test that fails.
+/// The limit of a wait, reached only by a test that fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage";
@@ -19,7 +20,7 @@ fn size() -> String {
     setting("hugepages-64kB/enabled")
 }
 
-/// Why the bench would change nothing.
+/// The reason why the bench would change nothing.
 fn unfit() -> Option<&'static str> {
     let file = Path::new(HUGE_PAGES).join("hugepages-64kB/enabled");
     let changes = ["[madvise]", "[never]"];

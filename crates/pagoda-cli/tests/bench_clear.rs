@@ -1,4 +1,5 @@
-//! `pagoda bench clear`: every key of its figures, and those that no noise moves.
+//! `pagoda bench clear`: every key of its figures, and those that no noise moves. Never checks a
+//! time.
 
 use std::process::Command;
 
@@ -7,7 +8,8 @@ use serde_json::Value;
 
 const BENCH: &str = "the bench of clearing";
 
-/// What the bench says where nobody can measure it: no huge pages, or no processor that is idle now and then.
+/// The bench's errors on an unfit machine: no huge pages, or no processor that is idle now and
+/// then.
 const UNFIT: [&str; 6] = [
     "gave OS pages for huge ones",
     "ran out of huge pages",
@@ -19,7 +21,7 @@ const UNFIT: [&str; 6] = [
 
 const ORDERS: [&str; 5] = ["ascending", "converge", "reverse-in-page", "neighbourhood", "streaming"];
 
-/// Of a machine that is too busy.
+/// Tries on a machine that is too busy.
 const TRIES: usize = 5;
 
 #[test]
@@ -34,7 +36,7 @@ fn the_bench_has_its_keys_and_counts_what_is_cleared_after_the_target_and_within
         let ran = command.args(["clear", "--quick", "--json"]).output().expect("it runs");
         let errors = String::from_utf8_lossy(&ran.stderr).into_owned();
         tries += 1;
-        // Whatever else runs here may be over soon.
+        // Other load of the machine may be over soon.
         if ran.status.success() || !is_unfit(&errors) || tries == TRIES {
             break (ran, errors);
         }
@@ -68,7 +70,7 @@ fn the_bench_has_its_keys_and_counts_what_is_cleared_after_the_target_and_within
         ["first_touch_ns", "write_all_us", "kernel_thp_write_all_us"]
             .iter()
             .for_each(|key| positive(&of(key)));
-        // What was ready was cleared in no fault.
+        // A frame taken ready was cleared in no fault.
         let in_fault = number(&of("bytes_in_fault"));
         let missed = (100.0 - number(&of("taken_percent"))) / 100.0 * f64::from(2 << 20);
         assert!((in_fault - missed).abs() <= f64::from(2 << 20) / 100.0, "{part}: {report}");

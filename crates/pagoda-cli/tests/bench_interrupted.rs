@@ -1,4 +1,4 @@
-//! Benches from the outside: asked to end in the middle, they leave the machine as it was.
+//! Benches from the outside: asked to end in the middle, they must never leave the machine changed.
 //!
 //! Those of releasing, of base pages and of all have tests of their own.
 
@@ -17,7 +17,7 @@ mod bench_left;
 
 use bench_left::left_by;
 
-/// Asked to end also where a test fails before.
+/// A running bench. Dropping it asks it to end, also where a test fails.
 struct Bench(Child);
 
 impl Drop for Bench {
@@ -29,12 +29,12 @@ impl Drop for Bench {
     }
 }
 
-/// What a bench is interrupted in.
+/// The moment of the interruption.
 #[derive(Clone, Copy)]
 enum When {
-    /// Its memory group is there, with what goes with one; where the machine allows none, anything.
+    /// Its memory group is there, with its devices; where the machine allows none, any leftover.
     Group,
-    /// It has a process beside it.
+    /// A process of it runs.
     Process,
     /// Its files are there.
     Files,
@@ -66,7 +66,7 @@ fn interrupt(name: &str, options: &[&str], when: When) {
     );
     let pid = bench.0.id();
     let may_have_groups = getuid().is_root() && Controller::find().is_ok();
-    // A group is told by its name, everything else by a path or a number.
+    // A group is known by its name, everything else by a path or a number.
     let has_group = |left: &[String]| {
         left.iter().any(|what| !Path::new("/var/tmp").join(what).exists() && what.parse::<u32>().is_err())
     };
@@ -83,7 +83,7 @@ fn interrupt(name: &str, options: &[&str], when: When) {
     let processes = below(pid);
     kill_process(Pid::from_child(&bench.0), Signal::TERM).expect("sent");
     let status = until_ended(name, &mut bench.0).expect("our own child");
-    // Those that have nothing to undo are ended by the signal itself.
+    // The signal itself ends a bench that has nothing to undo.
     assert!(status.code() == Some(143) || status.signal() == Some(15), "{name}: {status}");
     until(&format!("what {name} started has ended"), || {
         processes.iter().all(|process| !Path::new(&format!("/proc/{process}")).exists())
@@ -108,7 +108,7 @@ fn asked_to_end_in_the_middle_a_bench_leaves_the_machine_as_it_was() {
         ("programs", &["--quick"], When::Group),
         ("counters", &["--quick"], When::Process),
     ] {
-        // It starts with a managed program, where the others have something without one.
+        // It starts with a managed program, where the others have a leftover without one.
         if name == "counters"
             && let Err(why) = pagoda_linux::probe::can_run()
         {

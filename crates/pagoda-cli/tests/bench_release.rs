@@ -1,4 +1,5 @@
-//! `pagoda bench release`: its keys, those of its figures that no noise moves, and that it leaves the machine as it was.
+//! `pagoda bench release`: its keys, its figures that no noise moves, and that it leaves the
+//! machine as it was. Never checks a time.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ mod bench_left;
 
 use bench_left::left_by;
 
-/// Only ever reached by a test that fails.
+/// The limit of a wait, reached only by a test that fails.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 fn can_run() -> bool {
@@ -55,7 +56,7 @@ fn the_bench_has_its_keys_and_counts_every_stored_page_once() {
         let (queued, inline) = released(policy);
         assert_eq!(queued + inline, all, "{policy}");
     }
-    // What closing costs is compared with owners that have the same in memory and nothing stored.
+    // The cost of closing is compared with owners of the same resident memory and nothing stored.
     let never = number("/never_stored/resident_bytes");
     for policy in ["one-at-a-time", "runs", "background", "workers"] {
         let resident = number(&format!("/policies/{policy}/resident_bytes"));
@@ -88,7 +89,8 @@ fn asked_to_end_while_processes_wait_to_be_killed_it_leaves_nothing() {
     }
     let mut bench = bench();
     let (pid, begun) = (bench.id(), Instant::now());
-    // The directory comes with the first processes that are to be killed, whether the kernel's side can be set up or not.
+    // The directory appears with the first processes to be killed, whether the kernel's side can be
+    // set up or not.
     while left_by(pid).is_empty() {
         assert!(bench.try_wait().expect("our own child").is_none(), "it ended before it set anything up");
         assert!(begun.elapsed() < PATIENCE, "nothing was set up");

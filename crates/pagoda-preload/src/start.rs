@@ -197,7 +197,7 @@ pub enum Start {
 /// end before it runs at all. On another processor it would have to be woken twice, for its start
 /// and for its end, and on a busy machine each waits for its turn there.
 ///
-/// Only where a process may run everywhere: "everywhere" is what it gets back. It could not be told
+/// Only where a process may run everywhere: it gets "everywhere" back. It could not be told
 /// whether fewer were its own choice or its group's, which may grow.
 #[derive(Clone, Copy)]
 struct Beside;

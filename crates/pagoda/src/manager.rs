@@ -151,9 +151,9 @@ impl ManagerBuilder {
     /// Calls `told` each time that the budget is exhausted: a fault waited for a second, and
     /// nothing could be moved out to make room. The stores are full, or memory is locked, protected
     /// or pinned. The budget is passed then, by a share of it, and by twice as much each further
-    /// time; so one region's owner can't end the process. What is free again is taken back once a
-    /// second. `told` runs on a thread of its own, may use regions, and best closes some. Without
-    /// it [`passed_budget_bytes`](Stats::passed_budget_bytes) tells.
+    /// time; so one region's owner can't end the process. Memory that is free again is taken back
+    /// once a second. `told` runs on a thread of its own, may use regions, and best closes some.
+    /// Without it [`passed_budget_bytes`](Stats::passed_budget_bytes) tells.
     #[must_use]
     pub fn on_exhausted(mut self, told: impl Fn(Exhausted) + Send + Sync + 'static) -> Self {
         self.on_exhausted = Some(OnExhausted::new(told));

@@ -1,6 +1,7 @@
-//! Churn without pressure: allocations and threads that come and go, the load that costs a pager its events.
+//! Churn without pressure: allocations and threads that come and go. This load costs a pager its
+//! events.
 //!
-//! Part of the worker process. It must never hold on to memory beyond its rounds, so that runs compare.
+//! Part of the worker process. It must never keep memory beyond its rounds, so that runs compare.
 
 use std::hint::black_box;
 use std::thread;
@@ -9,19 +10,19 @@ use std::time::Instant;
 use crate::load::data::{PAGE_BYTES, Random};
 use anyhow::anyhow;
 
-/// As many as the smallest machine that is measured has processors, so that they run at once.
+/// Threads of the allocation churn: as many as the smallest measured machine has processors.
 const MALLOC_THREADS: u64 = 2;
-/// Allocations that each thread keeps alive: together about 200 MiB, so that a budget of 1.2 times the peak has room
-/// for an engine.
+/// Allocations that each thread keeps alive. Together they hold about 200 MiB, so that 1.2 times
+/// the peak has room for an engine.
 const LIVE: usize = 512;
 /// Memory that the thread churn holds meanwhile, for the same reason.
 const BALLAST_BYTES: usize = 256 << 20;
-/// What each of its threads touches of its stack.
+/// The part of its stack that each of its threads touches.
 const STACK_TOUCHED_BYTES: usize = 16 << 10;
 
-/// Each of two threads replaces one of its 512 allocations `rounds` times by one of 1 KiB to 1 MiB (each power of two
-/// as likely) and writes to every page of it.
-/// Gives the seconds of all rounds, as the other one does.
+/// Churns allocations in two threads. Each replaces one of its 512 allocations `rounds` times by
+/// one of 1 KiB to 1 MiB (each power of two as likely), and writes to every page of it. Returns the
+/// seconds of all rounds, as [`threads`] does.
 pub fn malloc(rounds: u64) -> f64 {
     let start = Instant::now();
     let churn = |seed| {
@@ -30,7 +31,7 @@ pub fn malloc(rounds: u64) -> f64 {
         for _ in 0..rounds {
             let bytes = 1usize << (10 + random.below(11));
             let slot = random.below(LIVE as u64) as usize;
-            // Freed before the next is allocated, as most programs do.
+            // Freed before the next allocation, as most programs do.
             live[slot] = Vec::new();
             let mut fresh: Vec<u8> = Vec::with_capacity(bytes);
             for spare in fresh.spare_capacity_mut().iter_mut().step_by(PAGE_BYTES) {

@@ -1,9 +1,11 @@
-//! The benchmark's data: OS pages that LZ4 compresses by a fixed ratio, made and checked from their number alone.
+//! The benchmark's data: OS pages that LZ4 compresses by a fixed ratio, made and checked from their
+//! number alone.
 //!
-//! A page is one of a few templates, every word of it combined with a mask of its own. The mask repeats every eight
-//! bytes and every repetition in a template lies on eight bytes, so that the ratio survives while no two pages are
-//! alike: neither side gains from equal pages, nor from compressing more of them at once. Writing and checking run
-//! at memory speed, so that they don't hide what is measured. This module must never look at a clock.
+//! A page is one of a few templates, every word of it combined with a mask of its own. The mask
+//! repeats every eight bytes, and every repetition in a template lies on eight bytes. So the ratio
+//! survives while no two pages are alike: neither side gains from equal pages, nor from compressing
+//! several at once. Writing and checking run at memory speed, so that they don't hide the
+//! measurement. This module must never look at a clock.
 
 use pagoda_linux::codec::lz4::Lz4;
 
@@ -11,21 +13,22 @@ use pagoda_linux::codec::lz4::Lz4;
 pub const PAGE_WORDS: usize = 512;
 /// Bytes of an OS page.
 pub const PAGE_BYTES: usize = PAGE_WORDS * 8;
-/// One in this many touches compares the whole page.
+/// One touch in so many compares the whole page.
 pub const FULL_CHECK_EVERY: u64 = 16;
-/// Few enough to stay in the second-level cache, many enough that the branch patterns of a codec don't repeat.
+/// Few enough to stay in the second-level cache, and enough that the branch patterns of a codec
+/// don't repeat.
 const TEMPLATES: usize = 32;
 const LINE_WORDS: usize = 8;
 
 /// One OS page of data.
 pub type Page = [u64; PAGE_WORDS];
 
-/// A small seeded generator (SplitMix64): every bit pattern here is a function of a seed.
+/// A small seeded generator (SplitMix64): every bit pattern of this crate is a function of a seed.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The stream of `seed`.
+    /// Starts the stream of `seed`.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -34,7 +37,7 @@ impl Random {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
     }
-    /// A number below `end`, which is not zero. The bias is below 2⁻³² for what is counted here.
+    /// A number below `end`, which is not zero. The bias is below 2⁻³² for the ranges used here.
     pub fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
@@ -95,8 +98,8 @@ impl Pages {
         template[0] ^ mask
     }
 
-    /// Whether one word in eight of the page's 64 cache lines is as written: a different word and different lines
-    /// for different pages.
+    /// Whether one word in eight of the page's 64 cache lines is as written: a different word and
+    /// different lines for different pages.
     pub fn lines_match(&self, page: u64, version: u8, data: &Page) -> bool {
         let (template, mask) = self.parts(page, version);
         let first = (page as usize % 8) * LINE_WORDS + (page as usize / 8) % LINE_WORDS;
@@ -113,7 +116,7 @@ impl Pages {
         data.iter().zip(template).fold(0, |difference, (word, from)| difference | (word ^ from ^ mask)) == 0
     }
 
-    /// The ratio that the LZ4 block format reaches, `pages` at a time, over a sample of 4 MiB.
+    /// The ratio of the LZ4 block format, `pages` at a time, over a sample of 4 MiB.
     pub fn lz4_ratio(&self, pages: usize) -> f64 {
         let mut bytes_compressed = 0;
         let sample = 1024 / pages;
@@ -121,7 +124,7 @@ impl Pages {
             let mut bytes = Vec::with_capacity(pages * PAGE_BYTES);
             for page in 0..pages {
                 let mut words = [0; PAGE_WORDS];
-                // Numbers far apart, so that the sample is one of the whole.
+                // Numbers far apart, so that the sample stands for the whole.
                 self.write((group * pages * 37 + page) as u64, 0, &mut words);
                 bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
             }
@@ -131,14 +134,15 @@ impl Pages {
     }
 }
 
-/// What LZ4 makes of `bytes`, in bytes.
+/// The length of `bytes` once compressed by LZ4, in bytes.
 fn compressed_bytes(bytes: &[u8]) -> usize {
-    // What LZ4 needs at most: random data grows by a 255th.
+    // The most that LZ4 needs: random data grows by a 255th.
     let mut out = vec![0; bytes.len() + bytes.len() / 255 + 16];
     Lz4::new().compress(bytes, &mut out).expect("the output is as long as LZ4 can ever need")
 }
 
-/// The template of a seed whose share of fresh words makes it compress to the target: found by bisection.
+/// The template of a seed whose share of fresh words makes it compress to the target: found by
+/// bisection.
 fn tuned_template(seed: u64, target_bytes: f64) -> Page {
     let (mut low, mut high) = (0.0, 1.0);
     let mut best = (f64::INFINITY, [0; PAGE_WORDS]);
@@ -156,8 +160,8 @@ fn tuned_template(seed: u64, target_bytes: f64) -> Page {
     best.1
 }
 
-/// A mixture as heaps have it: fresh words, words that share their upper bytes with a neighbour (pointers, counters),
-/// and short copies of what came before, mostly from nearby.
+/// A mixture as in heaps: fresh words, words that share their upper bytes with a neighbour
+/// (pointers, counters), and short copies of earlier words, mostly from nearby.
 fn template(seed: u64, fresh_share: f64) -> Page {
     let mut random = Random::new(seed);
     let mut page = [0u64; PAGE_WORDS];

@@ -1,4 +1,5 @@
-//! What is run on each side: content, patterns, churn, programs, a server.
+//! The load of each side: content, patterns, churn, programs, a server. The same code for all
+//! sides. Never knows which side it runs on.
 
 pub(crate) mod churn;
 pub(crate) mod data;

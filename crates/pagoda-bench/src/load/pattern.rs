@@ -1,6 +1,7 @@
-//! Access patterns: which page is touched next.
+//! Access patterns: the order in which pages are touched, so that all sides see the same one.
 //!
-//! This module must never hold a table as long as the data: on either side it would be memory within the budget.
+//! This module must never hold a table as long as the data: on either side it would be memory
+//! within the budget.
 
 use crate::load::data::{Random, mix};
 
@@ -14,7 +15,8 @@ pub struct Zipf {
 }
 
 impl Zipf {
-    /// Ranks `0..n`, rank `k` with a weight of `1 / (k + 1)^theta`; `theta` below 1. Takes time in proportion to `n`.
+    /// A generator of ranks `0..n`, rank `k` with a weight of `1 / (k + 1)^theta`; `theta` is below
+    /// 1. Takes time in proportion to `n`.
     pub fn new(n: u64, theta: f64) -> Self {
         let sum = |n: u64| (1..=n).map(|k| (k as f64).powf(-theta)).sum::<f64>();
         let zeta = sum(n);
@@ -37,7 +39,8 @@ impl Zipf {
     }
 }
 
-/// A permutation of `0..n` that needs no table: a small Feistel network, walked until it lands below `n`.
+/// A permutation of `0..n` that needs no table: a small Feistel network, walked until it lands
+/// below `n`.
 pub struct Scatter {
     n: u64,
     half_bits: u32,
@@ -51,7 +54,7 @@ impl Scatter {
         Self { n, half_bits: bits.div_ceil(2).max(1), seed }
     }
 
-    /// Where `x` goes; `x` is below `n`.
+    /// The place of `x`, which is below `n`.
     pub fn place(&self, mut x: u64) -> u64 {
         let mask = (1 << self.half_bits) - 1;
         loop {

@@ -1,8 +1,8 @@
-//! The programs of every day that the overhead is measured with, and how each is timed.
+//! The everyday programs that the overhead is measured with, and how each is timed.
 //!
-//! Nothing is installed and nothing of the machine's own configuration is read: what is missing is left out with a
-//! reason. A server listens on loopback alone, on a port of its own. This module must never know about Pagoda: it is
-//! given the command to run.
+//! Nothing is installed, and no configuration of the machine is read. A missing program is left out
+//! with a reason. A server listens on loopback alone, on a port of its own. This module must never
+//! know about Pagoda: it is given the command to run.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -17,15 +17,16 @@ use crate::load::tools::{python as python_itself, starts, words};
 use crate::measure::process::{Cancel, Running, run};
 use crate::measure::scratch::Scratch;
 
-/// A program that is there, and how it is measured.
+/// An installed program, and how it is measured.
 pub struct Program {
-    /// The program whose memory is managed, and its arguments.
+    /// The command line of the program under management.
     pub command: Vec<String>,
     /// For a server: its port, and the client whose run is timed.
     server: Option<(u16, Vec<String>)>,
 }
 
-/// Allocates and drops for about two seconds, or for half a second: lists, dictionaries, strings and large byte arrays.
+/// A script that allocates and drops for about two seconds, or for half a second: lists,
+/// dictionaries, strings and large byte arrays.
 const PYTHON: &str = "
 import random
 r = random.Random(1)
@@ -38,7 +39,7 @@ for i in range(ROUNDS):
 assert sum(len(v) for v in live.values()) > 0
 ";
 
-/// Every program by name, each with less to do if it is to be quick, or why it is left out.
+/// Every program by name, or the reason why it is left out. A quick run gives each less work.
 pub fn installed(
     scratch: &Scratch,
     quick: bool,
@@ -63,7 +64,7 @@ fn python(quick: bool) -> anyhow::Result<Program> {
 fn redis(quick: bool) -> anyhow::Result<Program> {
     starts("redis-server")?;
     starts("redis-benchmark")?;
-    // The port is free now, and nobody else is handed it for a good while.
+    // The kernel gives a port that was just freed to no other program for a good while.
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
     let number = port.to_string();
     let server =
@@ -89,7 +90,7 @@ fn sort(scratch: &Scratch, bytes: usize) -> anyhow::Result<anyhow::Result<Progra
         written += line.len();
     }
     out.flush()?;
-    // A buffer that holds the input, so that no temporary file is part of what is timed.
+    // The buffer holds the input, so that no temporary file is part of the time.
     let input = input.display().to_string();
     Ok(Ok(Program {
         command: words(&["sort", "-S", "1G", "--parallel=2", "-o", "/dev/null", &input]),
@@ -98,8 +99,8 @@ fn sort(scratch: &Scratch, bytes: usize) -> anyhow::Result<anyhow::Result<Progra
 }
 
 impl Program {
-    /// Runs it by `command`, which is its own or one that wraps it. Gives the seconds that count and its peak of
-    /// anonymous memory in bytes.
+    /// Runs it by `command`, which is its own or wraps it. Returns the timed seconds and its peak
+    /// of anonymous memory in bytes.
     pub fn time(&self, command: Vec<String>, limit: Duration, cancel: &Cancel) -> anyhow::Result<(f64, u64)> {
         let Some((port, client)) = &self.server else {
             let finished = run(&command, limit, cancel, || ())?;

@@ -1,4 +1,5 @@
-//! A Redis server of our own and connections to it: the requests that several benches have.
+//! A Redis server of the bench's own and connections to it, for the benches that send it requests.
+//! Never talks to a server that the bench did not start.
 
 use std::path::Path;
 use std::thread;
@@ -9,13 +10,13 @@ use redis::{Connection, InfoDict, cmd, pipe};
 
 use crate::measure::process::{Cancel, Running};
 
-/// Requests on their way at a time, where many are.
+/// Requests in flight on a pipelined connection.
 pub const PIPELINE: usize = 64;
 
 /// How long a server may take to listen.
 const LISTEN_LIMIT: Duration = Duration::from_secs(10);
 
-/// The command line of a server at a socket, which never saves unasked.
+/// The command line of a server at a socket. It never saves unasked.
 pub fn server(directory: &Path, socket: &Path) -> Vec<String> {
     let [directory, at] = [directory, socket].map(|path| path.display().to_string());
     let server = ["redis-server", "--port", "0", "--save", "", "--appendonly", "no", "--dir", &directory];
@@ -52,7 +53,7 @@ pub fn connect(
     }
 }
 
-/// The same by the server's socket.
+/// Connects by the server's socket.
 pub fn connect_at(
     socket: &Path,
     limit: Duration,
@@ -62,7 +63,7 @@ pub fn connect_at(
     connect(&format!("unix://{}", socket.display()), limit, server, cancel)
 }
 
-/// Sets all these keys.
+/// Sets all `keys`.
 pub fn set_all(
     connection: &mut Connection,
     pairs: impl IntoIterator<Item = (u64, Vec<u8>)>,

@@ -1,6 +1,6 @@
 //! Programs of the machine: whether they start, and the files that they are given.
 //!
-//! Nothing is installed: an error is the reason to leave a program out.
+//! Never installs anything: an error is the reason to leave a program out.
 
 use std::fs;
 use std::process::Command;
@@ -14,7 +14,7 @@ pub fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|&word| word.to_owned()).collect()
 }
 
-/// The standard output of a command that ends well.
+/// The standard output of a command. A failure is an error.
 pub fn output(command: &[&str]) -> anyhow::Result<String> {
     let output = Command::new(command[0])
         .args(&command[1..])
@@ -26,12 +26,12 @@ pub fn output(command: &[&str]) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Asks a program for its version: whether it is there and starts.
+/// Asks a program for its version, to learn whether it starts.
 pub fn starts(program: &str) -> anyhow::Result<()> {
     output(&[program, if program == "java" { "-version" } else { "--version" }]).map(drop)
 }
 
-/// The interpreter itself: the name `python3` can stand for a script that starts it.
+/// The path of the interpreter itself: the name `python3` can stand for a script that starts it.
 pub fn python() -> anyhow::Result<String> {
     Ok(output(&["python3", "-c", "import sys; print(sys.executable)"])?.trim().to_owned())
 }

@@ -1,7 +1,7 @@
 //! Latencies counted in buckets, and their percentiles.
 //!
-//! Counting a latency costs a few instructions and no memory beyond a fixed table that is made beforehand: it runs
-//! inside what is measured. This module must never look at a clock.
+//! Counting a latency costs a few instructions, and no memory beyond a fixed table made beforehand:
+//! it runs inside the measurement. This module must never look at a clock.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,19 +13,19 @@ const DIGITS: u8 = 2;
 /// Counts of latencies in nanoseconds.
 pub struct Histogram(hdrhistogram::Histogram<u32>);
 
-/// What is reported of a distribution, in microseconds. All zero if nothing was counted.
+/// Percentiles of a distribution, in microseconds. All zero if nothing was counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {
     /// The median.
     pub p50: f64,
-    /// Of 100, 99 are at most this.
+    /// The 99th percentile.
     pub p99: f64,
-    /// Of 1000, 999 are at most this.
+    /// The 99.9th percentile.
     pub p999: f64,
 }
 
 impl Histogram {
-    /// Nothing counted yet.
+    /// A histogram with nothing counted.
     pub fn new() -> Self {
         Self(hdrhistogram::Histogram::new_with_max(NS_MAX, DIGITS).expect("the bounds are constants"))
     }
@@ -35,12 +35,12 @@ impl Histogram {
         self.0.saturating_record(ns);
     }
 
-    /// How many were counted.
+    /// The number of latencies counted.
     pub fn total(&self) -> u64 {
         self.0.len()
     }
 
-    /// The percentiles of what was counted.
+    /// The percentiles of the latencies counted.
     pub fn percentiles(&self) -> Percentiles {
         let us = |quantile| self.0.value_at_quantile(quantile) as f64 / 1000.0;
         Percentiles { p50: us(0.5), p99: us(0.99), p999: us(0.999) }

@@ -1,4 +1,4 @@
-//! What machine the figures are of. Reads, never sets.
+//! The machine of the figures, so that a report names it. Reads, never sets.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,23 +9,24 @@ use serde::Serialize;
 
 use crate::measure::memory::bytes_of;
 
-/// The parts of a machine that decide about memory figures.
+/// The parts of a machine that shape memory figures.
 #[derive(Debug, Serialize)]
 pub struct Machine {
     cpu: String,
     cores: usize,
     memory_bytes: u64,
     kernel: String,
-    /// Of processor 0; `None` where the kernel doesn't scale frequencies, as in most virtual machines.
+    /// The governor of processor 0; `None` where the kernel doesn't scale frequencies, as in most
+    /// virtual machines.
     governor: Option<String>,
     transparent_huge_pages: Option<String>,
-    /// The kernel's swap readahead, as a power of two of OS pages: left as it is.
+    /// The kernel's swap readahead, as a power of two of OS pages. The bench leaves it as it is.
     page_cluster: Option<u32>,
     cgroup: Option<&'static str>,
 }
 
 impl Machine {
-    /// This one.
+    /// Reads this machine.
     pub fn this() -> Self {
         let text = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
         let cpuinfo = text("/proc/cpuinfo").unwrap_or_default();
@@ -44,7 +45,8 @@ impl Machine {
     }
 }
 
-/// The last-level cache of all processors together, in bytes. `None` where the kernel does not tell.
+/// The last-level cache of all processors together, in bytes; `None` where the kernel has no
+/// figure.
 pub fn last_level_cache_bytes() -> Option<u64> {
     let mut caches = BTreeMap::new();
     for cpu in numbered("/sys/devices/system/cpu", "cpu")? {
@@ -58,7 +60,7 @@ pub fn last_level_cache_bytes() -> Option<u64> {
     Some(caches.iter().filter(|((level, _), _)| *level == last).map(|(_, size)| size.get()).sum())
 }
 
-/// The entries of a directory that are `prefix` and a number.
+/// The entries of a directory that are named `prefix` and a number.
 fn numbered(directory: &str, prefix: &str) -> Option<Vec<PathBuf>> {
     let entries = fs::read_dir(directory).ok()?.flatten();
     let is_numbered = |path: &PathBuf| {
@@ -68,7 +70,8 @@ fn numbered(directory: &str, prefix: &str) -> Option<Vec<PathBuf>> {
     Some(entries.map(|entry| entry.path()).filter(is_numbered).collect())
 }
 
-/// Memory that a program could take without anything being swapped, in bytes; 0 where the kernel does not tell.
+/// Memory that a program could take before the kernel swaps, in bytes; 0 where the kernel has no
+/// figure.
 pub fn available_memory_bytes() -> u64 {
     bytes_of("/proc/meminfo", "MemAvailable:").unwrap_or(0)
 }

@@ -1,9 +1,10 @@
-//! What the processes below this one hold together, by the kernel's own count. Reads, never sets.
+//! The memory of the processes below this one by the kernel's own count, for peaks of whole trees.
+//! Reads, never sets.
 
 use std::fmt::Display;
 use std::fs;
 
-/// Anonymous memory of all descendants in bytes, what several share counted once; `pagoda run` itself left out.
+/// Anonymous memory of all descendants but `pagoda run` itself, in bytes. Shared pages count once.
 pub fn descendants_bytes() -> u64 {
     let mut all = children(std::process::id());
     let mut next = 0;
@@ -25,19 +26,19 @@ fn children(pid: u32) -> Vec<u32> {
     lists.flat_map(pids).collect()
 }
 
-/// Walks page tables only where sharing can make a difference.
+/// Anonymous memory of a process. Walks page tables only where sharing can make a difference.
 fn anonymous_bytes(pid: u32) -> Option<u64> {
     let resident = status_bytes(pid, "RssAnon:")?;
     let shared = (resident > 1 << 20).then(|| bytes_of(&format!("/proc/{pid}/smaps_rollup"), "Pss_Anon:"));
     Some(shared.flatten().unwrap_or(resident))
 }
 
-/// A size in the status of a process, which is a number or `self`.
+/// A size in the status of a process. `process` is a number or `self`.
 pub fn status_bytes(process: impl Display, name: &str) -> Option<u64> {
     bytes_of(&format!("/proc/{process}/status"), name)
 }
 
-/// A size that the kernel tells in KiB, by its name with the colon.
+/// A size that the kernel gives in KiB, by its name with the colon.
 pub fn bytes_of(path: &str, name: &str) -> Option<u64> {
     let text = fs::read_to_string(path).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;

@@ -1,4 +1,5 @@
-//! What every bench measures with: children, rounds and pairs, statistics, the machine.
+//! The tools of every measurement: children, rounds and pairs, statistics, the machine. One
+//! implementation, so that all benches measure alike. Never knows a bench.
 
 pub(crate) mod histogram;
 pub(crate) mod machine;

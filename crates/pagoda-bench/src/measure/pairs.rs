@@ -1,7 +1,8 @@
-//! Pairs of a native and a managed run of the same work, where memory suffices: in turns, the first pair discarded.
+//! Pairs of a native and a managed run of the same work, where memory suffices. They take turns,
+//! and the first pair is discarded.
 //!
-//! Overhead is the median of the ratios of pairs: what else happens on the machine meets both runs of a pair. This module must
-//! never count a pair of which one run failed.
+//! Overhead is the median of the ratios of pairs: noise of the machine meets both runs of a pair.
+//! This module must never count a pair of which one run failed.
 
 use pagoda::config::MINIMUM_BUDGET;
 use pagoda_core::size::Bytes;
@@ -14,19 +15,19 @@ const HEADROOM: f64 = 1.2;
 
 /// The pairs that count.
 pub struct Pairs<S> {
-    /// Of the run before all pairs, which was native.
+    /// The peak of the native run before all pairs.
     pub peak_bytes: u64,
     pub budget: Bytes,
     pub native: Vec<S>,
     pub managed: Vec<S>,
 }
 
-/// Why there are no pairs.
+/// The reason why there are no pairs.
 #[derive(Debug)]
 pub enum Missing {
-    /// It doesn't run natively.
+    /// The work doesn't run natively.
     LeftOut(String),
-    /// It runs natively, and not under Pagoda.
+    /// The work runs natively, but not under Pagoda.
     Failed(String),
 }
 
@@ -34,13 +35,13 @@ pub enum Missing {
 pub struct Compared {
     pub native: Measured,
     pub managed: f64,
-    /// Managed over native, of pairs: for times above 1 is slower.
+    /// Managed over native, of pairs: a time above 1 is slower.
     pub ratio: Measured,
 }
 
 impl<S> Pairs<S> {
-    /// Runs natively once, for the peak, and then `count` pairs after one that is discarded. `sample` is given the budget, or
-    /// `None` for a native run. The outer error is a signal.
+    /// Runs natively once, for the peak, then one pair that is discarded and `count` pairs.
+    /// `sample` is given the budget, or `None` for a native run. The outer error is a signal.
     pub fn measure(
         count: usize,
         peak_bytes: impl Fn(&S) -> u64,
@@ -54,7 +55,7 @@ impl<S> Pairs<S> {
         let budget = budget.max(MINIMUM_BUDGET);
         let mut pairs = Self { peak_bytes, budget, native: Vec::new(), managed: Vec::new() };
         for number in 0..=count {
-            // Who goes first changes from pair to pair.
+            // The side that runs first changes from pair to pair.
             for managed in if number % 2 == 0 { [false, true] } else { [true, false] } {
                 let sample = match sample(managed.then_some(budget)) {
                     Ok(sample) => sample,
@@ -68,7 +69,7 @@ impl<S> Pairs<S> {
         Ok(Ok(pairs))
     }
 
-    /// The same pairs of something that is made of each sample.
+    /// The same pairs of a value made of each sample.
     pub fn try_map<T>(self, of: impl Fn(S) -> anyhow::Result<T>) -> anyhow::Result<Pairs<T>> {
         let all = |samples: Vec<S>| samples.into_iter().map(&of).collect::<anyhow::Result<_>>();
         let Self { peak_bytes, budget, native, managed } = self;

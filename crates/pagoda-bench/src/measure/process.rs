@@ -1,6 +1,8 @@
-//! Runs a child to its end: bounded in time, ended with us, its anonymous memory watched from outside.
+//! Runs a child to its end: bounded in time, ended together with this process, its anonymous memory
+//! sampled from outside.
 //!
-//! This module must never leave a child behind: whatever ends the wait, the child is gone when it returns.
+//! This module must never leave a child behind: however the wait ends, the child is gone when it
+//! returns.
 
 use std::fs;
 use std::io::Read;
@@ -16,20 +18,21 @@ use serde::de::DeserializeOwned;
 
 use crate::measure::memory::status_bytes;
 
-/// Short beside the seconds that a run takes.
+/// The pause between polls, short beside the seconds of a run.
 const POLL: Duration = Duration::from_millis(1);
-/// Short beside the seconds that a whole bench takes, which measures meanwhile.
+/// The pause between polls of a whole bench, which measures meanwhile.
 const RARE_POLL: Duration = Duration::from_millis(20);
-/// How often the memory of the child is read: often enough for its peak, rarely enough not to disturb.
+/// The time between samples of the child's memory: often enough for its peak, rarely enough not to
+/// disturb.
 const SAMPLE: Duration = Duration::from_millis(10);
-/// How long a child that was asked to end may take before it is killed.
+/// The time that a child has to end before it is killed.
 const GRACE: Duration = Duration::from_secs(3);
-/// What is kept of what a child prints and says; the JSON of a bench has some ten KiB.
+/// The most that is kept of a child's output; the JSON of a bench has some ten KiB.
 pub const OUTPUT_BYTES_MAX: u64 = 4 << 20;
-/// What is told of a child's standard error.
+/// The most that an error quotes of a child's standard error.
 const ERROR_BYTES_MAX: usize = 2000;
 
-/// Set by a signal that asks the benchmark to end: the number of that signal.
+/// The number of the signal that asked the benchmark to end, once there is one.
 #[derive(Clone, Default)]
 pub struct Cancel(Arc<AtomicUsize>);
 
@@ -39,8 +42,8 @@ pub struct Cancel(Arc<AtomicUsize>);
 pub struct Cancelled(pub u8);
 
 impl Cancel {
-    /// From now on the signals that ask a program to end are remembered instead of ending it, so that everything
-    /// that was set up is undone on the way out.
+    /// Remembers the signals that ask a program to end, instead of ending by them, so that
+    /// everything set up is undone on the way out.
     pub fn on_signals() -> anyhow::Result<Self> {
         let cancel = Self::default();
         for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
@@ -51,7 +54,7 @@ impl Cancel {
         Ok(cancel)
     }
 
-    /// An error once a signal has arrived.
+    /// Fails once a signal has arrived.
     pub fn check(&self) -> Result<(), Cancelled> {
         match self.0.load(Ordering::Relaxed) {
             0 => Ok(()),
@@ -60,32 +63,33 @@ impl Cancel {
     }
 }
 
-/// What was seen of a child that ended well.
+/// Observations of a child that ended well.
 #[derive(Debug)]
 pub struct Finished {
     /// Its standard output.
     pub output: String,
     /// From start to end.
     pub seconds: f64,
-    /// The most anonymous memory that it, or its first descendant under `pagoda run`, was seen with.
+    /// The sampled peak of anonymous memory of the child, or of its first descendant under `pagoda
+    /// run`.
     pub anonymous_bytes_peak: u64,
 }
 
 impl Finished {
-    /// What a worker printed: one line of JSON.
+    /// The output of a worker: one line of JSON.
     pub fn printed<T: DeserializeOwned>(&self) -> anyhow::Result<T> {
         serde_json::from_str(&self.output).context("reading what the worker printed")
     }
 }
 
-/// How a child ended by itself, well or not.
+/// A child that ended by itself, well or not.
 pub struct Ended {
     pub status: ExitStatus,
     pub output: String,
     pub errors: String,
 }
 
-/// A child that is ended when this is dropped.
+/// A running child. Dropping this ends it.
 pub struct Running {
     child: Child,
     started: Instant,
@@ -113,8 +117,8 @@ impl Running {
         Self::start_with(command, Stdio::null())
     }
 
-    /// Starts a command whose standard input stays open as long as this is held. What waits for its end also ends if this
-    /// process is killed.
+    /// Starts a command whose standard input stays open as long as this is held. A child that waits
+    /// for its end also ends if this process is killed.
     pub fn start_held(command: &[String]) -> anyhow::Result<Self> {
         Self::start_with(command, Stdio::piped())
     }
@@ -145,8 +149,8 @@ impl Running {
         })
     }
 
-    /// Waits for it to end, at most `limit`; calls `tick` every ten milliseconds. A child that fails, takes longer or
-    /// is interrupted is an error, and gone.
+    /// Waits at most `limit` for the child to end, and calls `tick` every ten milliseconds. A child
+    /// that fails, takes longer or is interrupted is an error, and gone.
     pub fn wait(
         mut self,
         limit: Duration,
@@ -167,8 +171,8 @@ impl Running {
         Ok(Finished { output, seconds, anonymous_bytes_peak: self.anonymous_bytes_peak })
     }
 
-    /// Waits for it to end by itself, at most `limit`, and looks rarely. If it is ended, it may take
-    /// as long as `grace` to undo what it has set up.
+    /// Waits at most `limit` for the child to end by itself, with rare polls. Past that it is asked
+    /// to end, and has `grace` to undo its set-up.
     pub fn ended_within(
         mut self,
         limit: Duration,
@@ -201,18 +205,18 @@ impl Running {
         }
     }
 
-    /// Whether it has ended.
+    /// Whether the child has ended.
     pub fn ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// What it said on standard error. Blocks until it has closed that.
+    /// The child's standard error. Blocks until the child has closed it.
     pub fn errors(&mut self) -> String {
         let errors: String = Reader::text(&mut self.errors).chars().take(ERROR_BYTES_MAX).collect();
         errors.trim().to_owned()
     }
 
-    /// Kills the program, and returns how long it took until the child was reaped. Blocks until then.
+    /// Kills the program. Returns the time until the child was reaped, and blocks that long.
     pub fn kill(mut self) -> anyhow::Result<Duration> {
         let program = self.program().and_then(|pid| Pid::from_raw(pid.cast_signed()));
         let begin = Instant::now();
@@ -221,18 +225,18 @@ impl Running {
         Ok(begin.elapsed())
     }
 
-    /// What of the program's memory the kernel has swapped out, in bytes.
+    /// The program's memory that the kernel has swapped out, in bytes.
     pub fn swapped_bytes(&self) -> u64 {
         self.program().and_then(|pid| status_bytes(pid, "VmSwap:")).unwrap_or(0)
     }
 
-    /// Whose memory is measured: the child, or what it runs under `pagoda run`.
+    /// The process that is measured: the child, or the program below it under `pagoda run`.
     pub fn program(&self) -> Option<u32> {
         let pid = self.child.id();
         if self.managed { first_child(pid) } else { Some(pid) }
     }
 
-    /// Reads the child's memory if it is time to.
+    /// Samples the child's memory if a sample is due.
     pub fn sample(&mut self) -> bool {
         if self.sampled.elapsed() < SAMPLE {
             return false;
@@ -246,7 +250,8 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Asked first: `pagoda run` passes the signal on, a program under it would outlive a kill.
+        // Asked first: `pagoda run` passes the signal on, but a program under it would outlive a
+        // kill.
         if self.ended() {
             return;
         }
@@ -260,7 +265,7 @@ impl Drop for Running {
     }
 }
 
-/// A pipe that is read to its end beside everything else.
+/// A thread that reads a pipe to its end.
 pub struct Reader(thread::JoinHandle<String>);
 
 impl Reader {
@@ -269,13 +274,13 @@ impl Reader {
             let mut bytes = Vec::new();
             let mut pipe = pipe.take(OUTPUT_BYTES_MAX);
             let _ = pipe.read_to_end(&mut bytes);
-            // Whoever prints more goes on unread, and must not block on it.
+            // A child that prints more is drained, so that it never blocks on the pipe.
             let _ = std::io::copy(&mut pipe.into_inner(), &mut std::io::sink());
             String::from_utf8_lossy(&bytes).into_owned()
         }))
     }
 
-    /// What was read, the second time nothing. Blocks until whoever has the other end has closed it.
+    /// The text read, empty the second time. Blocks until the other end is closed.
     pub fn text(reader: &mut Option<Self>) -> String {
         reader.take().and_then(|Self(thread)| thread.join().ok()).unwrap_or_default()
     }

@@ -1,4 +1,5 @@
-//! Medians, least and greatest values over runs. Pure.
+//! Medians, least and greatest values over runs, the same for all benches. Pure. Never makes up a
+//! value: the statistics of nothing are `None`.
 
 use std::fmt;
 
@@ -21,13 +22,13 @@ impl Measured {
         Self { median: value, least: value, most: value }
     }
 
-    /// Of all values, not rounded. `None` of nothing.
+    /// The figure of all values, not rounded. `None` of nothing.
     pub fn of(values: &[f64]) -> Option<Self> {
         let [least, most] = spread(values)?;
         Some(Self { median: median(values)?, least, most })
     }
 
-    /// Each part changed.
+    /// The figure with each part changed.
     pub fn map(self, change: impl Fn(f64) -> f64) -> Self {
         Self { median: change(self.median), least: change(self.least), most: change(self.most) }
     }
@@ -54,8 +55,8 @@ pub fn median(values: &[f64]) -> Option<f64> {
     Some(if sorted.len() % 2 == 1 { upper } else { f64::midpoint(sorted[sorted.len() / 2 - 1], upper) })
 }
 
-/// The mean of the middle half of the values: as deaf to outliers as the median, and finer than the clock's own steps.
-/// `None` of nothing.
+/// The mean of the middle half of the values: as robust to outliers as the median, and finer than
+/// the clock's own steps. `None` of nothing.
 pub fn midmean(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -76,17 +77,17 @@ pub fn median_of<T>(samples: &[T], figure: impl Fn(&T) -> f64) -> Option<f64> {
     median(&samples.iter().map(figure).collect::<Vec<_>>())
 }
 
-/// The figure of all values. `None` of nothing.
+/// The rounded figure of all values. `None` of nothing.
 pub fn middle(values: &[f64]) -> Option<Measured> {
     Measured::of(values).map(|measured| measured.map(round))
 }
 
-/// The same of one figure of all samples.
+/// The rounded figure of all samples. `None` of nothing.
 pub fn middle_of<T>(samples: &[T], figure: impl Fn(&T) -> f64) -> Option<Measured> {
     middle(&samples.iter().map(figure).collect::<Vec<_>>())
 }
 
-/// Three digits after the point: what is beyond is noise.
+/// Rounds to three digits after the point: further digits are noise.
 pub fn round(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }

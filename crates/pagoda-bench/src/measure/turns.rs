@@ -1,6 +1,8 @@
-//! Whose turn it is: the order of the sides in a round, so that none is always the first, nor always after the same one. Pure.
+//! The order of the sides in a round, so that caches and the host favour none. Pure. A side must
+//! never always be the first, nor always follow the same one.
 
-/// The numbers of so many sides in the order of a round: each round begins with the next of them, and every other one goes backwards.
+/// The numbers of `sides` in the order of a round. Each round begins with the next side, and every
+/// other round runs backwards.
 pub fn turns(round: usize, sides: usize) -> impl Iterator<Item = usize> {
     let at = move |place: usize| {
         let forwards = round.is_multiple_of(2);

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::measure::machine::Machine;
 
-/// The members of a `Measured`, and what is appended to the key for each.
+/// The members of a `Measured`, and the suffix of the key for each.
 const PARTS: [(&str, &str); 3] = [("median", ""), ("least", "_least"), ("most", "_most")];
 
 /// The report of a bench: its figures, and the keys that all benches have.
@@ -20,7 +20,7 @@ pub fn report(bench: &str, quick: bool, figures: Value) -> Value {
     report
 }
 
-/// The same with three numbers for each measured figure.
+/// The value with three numbers for each measured figure.
 pub fn plain(value: Value) -> Value {
     match value {
         Value::Object(members) => {

@@ -1,4 +1,5 @@
-//! What tests ask of the keys of a bench's JSON: that `--help` says what each is, and that the figures of the page's tests have it.
+//! Test checks of the keys of a bench's JSON: `--help` explains each, and the figures of the page's
+//! tests have it. Never checks a value.
 
 use std::collections::BTreeSet;
 
@@ -7,20 +8,22 @@ use serde_json::Value;
 use crate::help;
 use crate::report::html::canned;
 
-/// The report of another command: that one's documentation says what is in it.
+/// The report of another command, whose documentation explains its content.
 const TOLD_ELSEWHERE: &str = "pagoda_stats";
 
-/// What says why something is missing, and is there only then.
+/// Keys with the reason for a missing figure, there only then.
 const WHY: [&str; 5] = ["reason", "reasons", "why", "left_out", "failed"];
 
-/// Checks what a bench prints: `--help` has each of its keys and none that is not there, and the page's tests have figures with each.
+/// Checks a bench's JSON: `--help` has each of its keys and no other, and the page's tests have
+/// figures with each.
 pub fn expect_told(name: &str, keys: &str, json: &Value) {
     expect_documented(keys, json);
     expect_words_for(&help(name), json);
     expect_paths_of(json, &canned(name));
 }
 
-/// Checks that each key of the first level that `--help` names is there: lines of two blanks and keys, then two blanks and what they are.
+/// Checks that each key of the first level in `--help` is there. Such a line has two blanks and
+/// keys, then two blanks and their meaning.
 pub fn expect_documented(keys: &str, json: &Value) {
     let lines = keys.lines().filter_map(|line| line.strip_prefix("  ").filter(|line| !line.starts_with(' ')));
     let named = lines.filter_map(|line| Some(line.split_once("  ")?.0.split(", ")));
@@ -33,8 +36,8 @@ pub fn expect_documented(keys: &str, json: &Value) {
     assert!(count > 4, "{count} keys");
 }
 
-/// Checks the other way round: each key of the figures, on whatever level, is a word of what `--help` says, but for `_least` and `_most`, and for
-/// numbers, which are what figures go by.
+/// Checks the other way round: each key, on every level, is a word of `--help`. Left out are the
+/// suffixes `_least` and `_most`, and keys that are numbers.
 pub fn expect_words_for(help: &str, json: &Value) {
     let words: BTreeSet<&str> =
         help.split(|char: char| !(char.is_alphanumeric() || "_-".contains(char))).collect();
@@ -62,7 +65,8 @@ fn says_why(path: &str) -> bool {
     })
 }
 
-/// The keys on all levels, each after those above it; elements of arrays are not told apart, nor keys that are numbers.
+/// The keys on all levels, each after its parents. Elements of arrays are not told apart, nor are
+/// keys that are numbers.
 fn paths(json: &Value) -> BTreeSet<String> {
     let (mut paths, mut rest) = (BTreeSet::new(), vec![(String::new(), json)]);
     while let Some((above, value)) = rest.pop() {

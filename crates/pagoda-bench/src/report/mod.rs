@@ -1,4 +1,5 @@
-//! How figures are told: text, a page of plots, and keys.
+//! The forms of a report: text, a page of plots, and keys. Apart from the benches, so that all look
+//! alike. Never measures.
 
 pub(crate) mod html;
 pub(crate) mod json;

@@ -3,8 +3,9 @@
 //! A template is text with figures in braces: `{PATH:FORM}`. The path is that of a JSON pointer
 //! without its first slash; without one the figure is the JSON itself. The form is digits after the
 //! point and `s` for the spread behind the median, or `p` for the three percentiles; `b` for bytes;
-//! nothing for the value as it is. After a blank it can have a unit. A null is a dash, and a key that
-//! is not there leaves its place empty. This module must never round for JSON, nor make up a figure.
+//! nothing for the value as it is. After a blank it can have a unit. A null is a dash, and a key
+//! that is not there leaves its place empty. This module must never round for JSON, nor make up a
+//! figure.
 
 use std::ops::RangeBounds;
 
@@ -31,7 +32,7 @@ pub fn grid<C: Into<String>>(
     table.to_string()
 }
 
-/// A table of rows with names, and the JSON that has the figures of the other columns.
+/// A table of named rows, each with the JSON of its other columns.
 pub fn table<'a, const N: usize>(
     names: [&str; N],
     columns: &[Column],
@@ -49,7 +50,7 @@ pub fn members<'a>(json: &'a Value, path: &str) -> impl Iterator<Item = (&'a Str
     json.pointer(path).and_then(Value::as_object).into_iter().flatten()
 }
 
-/// The template with its figures.
+/// The template with its figures filled in.
 pub fn fill(template: &str, json: &Value) -> String {
     let mut pieces = template.split('{');
     let first = pieces.next().unwrap_or_default().to_owned();

@@ -1,10 +1,12 @@
-//! What counting adds to a fault: the calls alone, in a tight loop, over what serving a fault takes in a managed program.
+//! The cost of counting in a fault: the calls alone, in a tight loop, over the time to serve a
+//! fault in a managed program.
 //!
-//! The calls are those of the fault of one page that makes most of them, on a mapping like the one that they have there: the one that
-//! `pagoda`'s `handler.rs` makes for every fault, `Counters::count_fault`, of the kinds that count most; and two of what clearing took
-//! (`clear/huge.rs`). The clock is told apart: one read for each fault, as what it takes is the machine's matter. (When a fault was
-//! read, the watchdog has to know, too.) Both are processor time, which other programs move little. This module must never count
-//! less than the engine does.
+//! The calls are those of the one-page fault that makes most of them, on a mapping like the
+//! engine's: `Counters::count_fault`, which `pagoda`'s `handler.rs` calls for every fault, of the
+//! kinds that count most, and two for the time of clearing (`clear/huge.rs`). The clock is reported
+//! apart, one read for each fault: its cost is the machine's matter, and the watchdog needs the
+//! time of a fault anyway. Both are processor time, which other programs move little. This module
+//! must never count less than the engine does.
 
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -27,13 +29,13 @@ use crate::report::json::report;
 use crate::report::table::{fill, grid};
 use crate::{command, worker};
 
-/// Of the program, which takes a few seconds.
+/// The limit of the program, which takes a few seconds.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Threads that serve faults at most.
+/// The most threads that serve faults.
 const HANDLERS_MAX: usize = 4;
 
-/// What to measure.
+/// The options of the bench.
 #[derive(Args, Debug)]
 pub struct CountersArgs {
     /// Print JSON instead of a table
@@ -91,7 +93,7 @@ fn measure(rounds: usize, quick: bool, progress: &ProgressBar) -> anyhow::Result
     }))
 }
 
-/// For people.
+/// The tables for people.
 pub fn table(report: &Value) -> String {
     let rows = [
         ["counting", "a fault, one thread", "{counting_ns:1s ns}"],
@@ -106,7 +108,7 @@ pub fn table(report: &Value) -> String {
     format!("\n{table}\n\n") + &fill("{rounds} rounds, {faults} faults in the last\n", report)
 }
 
-/// The processor time of one call, in each of so many threads at once.
+/// The processor time of one call, with so many threads at once.
 fn each_ns(threads: usize, calls: u64, call: impl Fn(u64) + Sync) -> anyhow::Result<f64> {
     let one = || {
         let begun = cpu_ns();
@@ -115,7 +117,8 @@ fn each_ns(threads: usize, calls: u64, call: impl Fn(u64) + Sync) -> anyhow::Res
     };
     let taken_ns = thread::scope(|scope| {
         let started: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
-        // All are waited for before an error is told: the scope panics for a thread that nobody has joined.
+        // All threads are joined before an error is returned: the scope panics for one that was
+        // not.
         let ended: Vec<_> = started.into_iter().map(thread::ScopedJoinHandle::join).collect();
         ended.into_iter().sum::<Result<u64, _>>()
     });
@@ -123,18 +126,20 @@ fn each_ns(threads: usize, calls: u64, call: impl Fn(u64) + Sync) -> anyhow::Res
     Ok(taken_ns as f64 / (calls * threads as u64) as f64)
 }
 
-/// As for a huge frame that is cleared within the fault, past the cache: no other fault of one page counts more. In turn with
-/// another kind that counts as much, so that not one histogram alone is in the cache.
+/// Counts as for a huge frame cleared in the fault, past the cache: no other one-page fault counts
+/// more. It alternates with another kind that counts as much, so that not one histogram alone is in
+/// the cache.
 fn count_fault(counters: &Counters, at: u64) {
     let kind = if at.is_multiple_of(2) { FaultKind::Huge } else { FaultKind::Spilled };
-    // Latencies as they come, from one to a hundred microseconds.
+    // Latencies as in a real run, from one to a hundred microseconds.
     let took_ns = 1000 + at * 997 % 99_000;
     counters.count_fault(kind, took_ns);
     counters.add(Counter::ClearedInFaultBytes, HUGE_FRAME as u64);
     counters.add(Counter::ClearedStreamingBytes, HUGE_FRAME as u64);
 }
 
-/// The median time of a fault of a program over its budget, in microseconds, and how many there were.
+/// The median time of a fault of a program over its budget, in microseconds, and the number of
+/// faults.
 fn served(program: &str, quick: bool, cancel: &Cancel) -> anyhow::Result<(f64, u64)> {
     let scratch = Scratch::new()?;
     let file = scratch.file("stats.json");

@@ -1,4 +1,5 @@
-//! The benches, one module each.
+//! The benches, one module each. Each must leave the machine as it was, and never report a run that
+//! failed.
 
 pub(crate) mod all;
 pub(crate) mod base_page;

@@ -1,6 +1,6 @@
-//! Memory written at full speed, and how long it then takes until the process is within its budget again.
+//! Memory written at full speed, and the time until the process is within its budget again.
 //!
-//! It rests meanwhile: whoever brings it down does so by itself.
+//! The process rests meanwhile. It must never free memory itself: the pager has to.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -12,13 +12,13 @@ use super::DataArgs;
 use crate::load::data::PAGE_WORDS;
 use crate::measure::memory::status_bytes;
 
-/// Between two looks at itself.
+/// The pause between two looks at its own size.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Who is not within its budget by then is never.
+/// The limit: a process over its budget until then counts as never within it.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What is written, and how much may stay.
+/// The data to write, and the bound to reach.
 #[derive(Args, Debug)]
 pub struct BurstArgs {
     #[command(flatten)]
@@ -28,7 +28,8 @@ pub struct BurstArgs {
     within: u64,
 }
 
-/// Writes the data once. Milliseconds until what is resident of it, and of all else, is within the bound. An error if it never is.
+/// Writes the data once. Returns the milliseconds until all resident memory of the process is
+/// within the bound. Fails if it never is.
 pub fn burst(args: &BurstArgs) -> anyhow::Result<f64> {
     let pages = args.data.pages();
     let mut memory = vec![0u64; usize::try_from(args.data.bytes)? / size_of::<u64>()];

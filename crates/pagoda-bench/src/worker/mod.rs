@@ -1,7 +1,8 @@
-//! The process that is measured: the same program, with the same arguments, under Pagoda and under the kernel.
+//! The measured process: the same program, with the same arguments, under Pagoda and under the
+//! kernel.
 //!
-//! It knows nothing of either, does one work, and prints one line of JSON. It must never outlive who started it, `pagoda run` or
-//! the bench.
+//! It knows nothing of either, does one work, and prints one line of JSON. It must never outlive
+//! its parent, `pagoda run` or the bench.
 
 mod burst;
 mod patterns;
@@ -24,23 +25,23 @@ use crate::suites::zones::kernel_mmap;
 pub use patterns::{Pattern, Phase};
 use patterns::{PatternArgs, patterns};
 
-/// What the worker does. Hidden: `pagoda bench` starts it.
+/// The work of the worker. Hidden: `pagoda bench` starts it.
 #[derive(Args, Debug)]
 pub struct WorkerArgs {
-    /// The bench that it works for, which has started it, or who started it.
+    /// The process number of the bench that it works for, its parent or the parent of that.
     #[arg(long)]
     bench: Option<u32>,
     #[command(subcommand)]
     work: Work,
 }
 
-/// What is written into memory.
+/// The data that is written into memory.
 #[derive(Args, Debug)]
 struct DataArgs {
     /// Bytes of data.
     #[arg(long = "data")]
     bytes: u64,
-    /// How well LZ4 compresses it.
+    /// The ratio by which LZ4 compresses it.
     #[arg(long)]
     ratio: f64,
     #[arg(long, default_value_t = 1)]
@@ -94,14 +95,14 @@ pub fn command<const N: usize>(program: &str, work: &str, options: [(&str, Strin
     words(program, work).into_iter().chain(options).collect()
 }
 
-/// Has this process join a memory group by its `cgroup.procs` file, if there is one.
+/// Joins a memory group by its `cgroup.procs` file, if there is one.
 pub fn join(procs: Option<&Path>) -> anyhow::Result<()> {
     let Some(procs) = procs else { return Ok(()) };
     let joining = || format!("joining the memory group by {}", procs.display());
     fs::write(procs, std::process::id().to_string()).with_context(joining)
 }
 
-/// Whether `ancestor` has started this process, or who started it.
+/// Whether `ancestor` started this process, directly or through parents between.
 fn descends_from(ancestor: u32) -> bool {
     let mut pid = Some(parent_id());
     while let Some(parent) = pid {
@@ -113,7 +114,7 @@ fn descends_from(ancestor: u32) -> bool {
     false
 }
 
-/// None of who is gone, and of the first process.
+/// The parent of a process. `None` if it has ended, and for the first process.
 fn parent_of(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
@@ -122,9 +123,9 @@ fn parent_of(pid: u32) -> Option<u32> {
 
 /// Runs the worker. Prints one line of JSON; ends with an error if memory read wrong.
 pub fn run(args: &WorkerArgs) -> anyhow::Result<ExitCode> {
-    // A benchmark that is killed must not leave its worker filling memory.
+    // A killed benchmark must not leave its worker filling memory.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
-    // One that was killed before that was said has sent no signal.
+    // A benchmark killed before that call has sent no signal.
     if let Some(bench) = args.bench
         && !descends_from(bench)
     {

@@ -1,6 +1,7 @@
 //! Plain memory touched in known patterns, every page that is read checked.
 //!
-//! The tables are small beside the data. This module must never report a figure of memory that read wrong: that is an error.
+//! The tables are small beside the data. This module must never report a figure of memory that read
+//! wrong: that is an error.
 
 use std::hint::black_box;
 use std::path::PathBuf;
@@ -16,17 +17,17 @@ use crate::load::data::{FULL_CHECK_EVERY, PAGE_BYTES, PAGE_WORDS, Page, Pages, R
 use crate::load::pattern::{Scatter, Zipf};
 use crate::measure::histogram::{Histogram, Percentiles};
 
-/// A touch whose first access took longer than this counts as a fault: a present page takes a tenth of it, and no
-/// way to fetch a page is faster.
+/// A touch counts as a fault if its first access took longer. A present page takes a tenth of it,
+/// and no swap-in is faster.
 const FAULT_NS: u64 = 1000;
-/// The skew that YCSB made customary.
+/// The usual skew of YCSB.
 const ZIPF_THETA: f64 = 0.99;
 /// One touch in this many rewrites its page, in the patterns that write.
 const WRITE_EVERY: u64 = 10;
-/// Touches whose places are drawn ahead, outside the time that is measured.
+/// Touches whose places are drawn ahead, outside the measured time.
 const DRAWN_AHEAD: u64 = 4096;
 
-/// What is touched, and how often.
+/// The patterns to run, and their lengths.
 #[derive(Args, Debug)]
 pub struct PatternArgs {
     #[command(flatten)]
@@ -43,10 +44,11 @@ pub struct PatternArgs {
     /// A `cgroup.procs` file to join first.
     #[arg(long)]
     join: Option<PathBuf>,
-    /// Take the memory from a library's manager with a budget of so many bytes, which serves faults in the worker's own thread.
+    /// Take the memory from a library's manager with a budget of so many bytes, which serves faults
+    /// in the worker's own thread.
     #[arg(long)]
     library: Option<u64>,
-    /// Where that manager spills.
+    /// The directory in which that manager spills.
     #[arg(long, default_value = "/var/tmp")]
     spill: PathBuf,
 }
@@ -59,16 +61,17 @@ pub enum Pattern {
     Fill,
     /// Every page is read in order, several times over.
     Sequential,
-    /// Pages are drawn from a Zipf distribution over all of them, scattered; one in ten is rewritten.
+    /// Pages are drawn from a Zipf distribution over all of them, scattered; one in ten is
+    /// rewritten.
     Zipf,
     /// Pages are drawn evenly; one in ten is rewritten.
     Random,
 }
 
-/// What one phase of the worker measured.
+/// The figures of one phase of the worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Phase {
-    /// Which.
+    /// The pattern of the phase.
     pub pattern: Pattern,
     /// Pages touched: 4 KiB each.
     pub touches: u64,
@@ -76,15 +79,15 @@ pub struct Phase {
     pub gib_s: f64,
     /// Touches whose first access took longer than a microsecond.
     pub faults: u64,
-    /// How long the first access of those took.
+    /// Latencies of the first access of those.
     pub fault_us: Percentiles,
-    /// How long the first access of all touches took.
+    /// Latencies of the first access of all touches.
     pub touch_us: Percentiles,
     /// Pages of which every byte was compared.
     pub pages_checked_whole: u64,
 }
 
-/// Runs all patterns, one after the other. An error if memory read wrong.
+/// Runs all patterns, one after the other. Fails if memory read wrong.
 pub fn patterns(args: &PatternArgs) -> anyhow::Result<Vec<Phase>> {
     super::join(args.join.as_deref())?;
     let count = args.data.bytes / PAGE_BYTES as u64;
@@ -92,8 +95,8 @@ pub fn patterns(args: &PatternArgs) -> anyhow::Result<Vec<Phase>> {
         bail!("the data is less than two pages");
     }
     let pages = args.data.pages();
-    // One page more than needed, to start on a page boundary: the allocator puts its header before the memory.
-    // Zeroed memory of this size comes straight from mmap, untouched.
+    // One page more than needed, to start on a page boundary: the allocator puts its header before
+    // the memory. Zeroed memory of this size comes straight from mmap, untouched.
     let mut region = args.library.map(|budget| managed(args, Bytes::new(budget))).transpose()?;
     let mut memory = vec![0u64; if region.is_some() { 0 } else { (count as usize + 1) * PAGE_WORDS }];
     let words = match &mut region {
@@ -133,10 +136,10 @@ fn managed(args: &PatternArgs, budget: Bytes) -> anyhow::Result<Region> {
     Ok(manager.region(Bytes::new(args.data.bytes)).create()?)
 }
 
-/// The memory under test, and what is measured of touching it.
+/// The memory under test, and the meter of touching it.
 struct Touch<'a> {
     pages: Pages,
-    /// Which version of each page was written last; wraps around.
+    /// The version of each page's last write; wraps around.
     versions: Vec<u8>,
     data: &'a mut [Page],
     meter: Meter,
@@ -175,7 +178,7 @@ impl Meter {
 }
 
 impl Touch<'_> {
-    /// Rewrites a page. Its first word is what brings it in.
+    /// Rewrites a page. The access to its first word faults it in.
     fn write(&mut self, page: u64) {
         let version = &mut self.versions[page as usize];
         *version = version.wrapping_add(1);
@@ -226,7 +229,7 @@ impl Touch<'_> {
         Ok(())
     }
 
-    /// What was measured since the last phase ended.
+    /// The figures since the last phase ended.
     fn finish(&mut self, pattern: Pattern) -> Phase {
         let meter = std::mem::replace(&mut self.meter, Meter::new());
         let seconds = (self.meter.started - meter.started).saturating_sub(meter.paused).as_secs_f64();

@@ -66,7 +66,7 @@ pub fn render(summary: &Summary) -> String {
     table.0
 }
 
-/// The budget, and what was held within it and beside it.
+/// The budget, and the memory held within it and beside it.
 fn memory(table: &mut Table, summary: &Summary) {
     let counters = &summary.counters;
     let base_page = Bytes::new(counters.base_page_bytes);
@@ -124,7 +124,7 @@ fn thrashing(table: &mut Table, summary: &Summary) {
     }
 }
 
-/// What was stored, and where.
+/// The stored memory, by place.
 fn store(table: &mut Table, summary: &Summary) {
     let counters = &summary.counters;
     table.size("stored peak", counters.stored_peak_bytes, stored(summary));

@@ -99,7 +99,7 @@ impl Round {
     }
 }
 
-/// What was done to a round from outside.
+/// The faults injected into a round from outside.
 #[derive(Default, Debug)]
 struct Hits {
     done: Vec<String>,
@@ -208,7 +208,7 @@ fn all_ended(runner: &mut Child, program: &Path) -> Result<std::process::ExitSta
     }
 }
 
-/// Runs a round; the error says what went wrong.
+/// Runs a round. The error has the reason for a failure.
 fn run(round: &Round, program: &Program) -> Result<(), String> {
     let group = round.is_greedy.then(|| {
         let name = format!("pagoda-test-chaos-{}-{}", std::process::id(), round.seed);

@@ -4,7 +4,7 @@ use std::process::Output;
 
 use crate::program::{Program, output, said};
 
-/// MiB that the program maps where its limit is not one of memory. With what it allocates, that is
+/// MiB that the program maps where its limit is not one of memory. With its allocations, that is
 /// more than twice the budget.
 pub const MAPPED_MIB: &str = "64";
 
@@ -78,8 +78,8 @@ fn other_limits_of_a_program_hold_as_without_an_engine() {
     }
 }
 
-/// The spill file is one of the program's files to the kernel. What has no room in it is told, and
-/// no signal ends the process.
+/// The spill file is one of the program's files to the kernel. A page that has no room in it is
+/// reported, and no signal ends the process.
 #[test]
 fn a_limit_of_file_sizes_ends_a_run_with_a_reason_alone() {
     let Some(program) = Program::build("limits", &[]) else { return };

@@ -1,4 +1,4 @@
-//! The processes of a managed tree, found from outside by what they execute.
+//! The processes of a managed tree, found from outside by their executables.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! The leftovers of a bench of some process number: groups, devices, files and processes.
+//! The leftovers of a bench of some process number: groups, devices, files and processes. Never
+//! removes them.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -6,7 +7,7 @@ use std::path::Path;
 use pagoda_linux::baseline::cgroup::Controller;
 use pagoda_linux::baseline::swapfile::{Label, owner};
 
-/// Groups of a bench.
+/// The memory groups of a bench.
 fn groups(prefix: &str) -> Vec<String> {
     let names = RefCell::new(Vec::new());
     if let Ok(controller) = Controller::find() {
@@ -19,7 +20,7 @@ fn groups(prefix: &str) -> Vec<String> {
     names.into_inner()
 }
 
-/// Everything that a bench of this number sets up and has not undone.
+/// Everything that the bench of this number has set up and not undone.
 pub fn left_by(pid: u32) -> Vec<String> {
     let prefix = format!("pagoda-bench-{pid}-");
     let mut left = groups(&prefix);

@@ -22,10 +22,10 @@ const EXPECTED: [&str; 2] = ["SKIPPED ", "executed "];
 const PARENT_LOST: &str =
     "pagoda: a process below the program: the process that forked it was killed before its child had all";
 
-/// Runs until one has tested what it is about. On a busy machine a short one may end before that.
+/// Runs until one has reached its subject. On a busy machine a short one may end before that.
 const TRIES: u32 = 5;
 
-/// The variable that tells a program how many runs before it have not tested what they are about.
+/// The variable that tells a program how many runs before it have not reached their subject.
 const TRIED: &str = "PAGODA_TEST_TRIED";
 
 /// How many times as long as the first run this one takes: each try doubles it.

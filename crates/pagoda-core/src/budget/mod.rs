@@ -116,8 +116,8 @@ pub fn keeps_huge(free: Bytes, marks: &Watermarks) -> bool {
 }
 
 /// Whether the handler of a random-access fault reclaims first, to make up for the memory that it
-/// will take, with `free` bytes free: so long that background reclaim stays asleep. What it would
-/// keep free beyond that is better used for pages.
+/// will take, with `free` bytes free: so long that background reclaim stays asleep. Memory
+/// kept free beyond that is better used for pages.
 #[must_use]
 pub fn pays_ahead(free: Bytes, marks: &Watermarks) -> bool {
     free < marks.low.saturating_add(Bytes::new((marks.high.get() - marks.low.get()) / 4))

@@ -1,8 +1,8 @@
 //! Streaks: a thread that faults again and again within a moment.
 //!
-//! Such a thread waits for faults more than it computes, so that it, and whoever serves it, are
-//! best kept on one processor. This module only tells which threads these are, by the times of
-//! their faults. It must never be asked about anything else, such as who may be held.
+//! Such a thread waits for faults more than it computes, so that it and its handler are best kept
+//! on one processor. This module only tells which threads these are, by the times of their faults.
+//! It must never be asked about anything else, such as which thread may be held.
 
 /// Faults that make a streak.
 pub const STREAK_FAULTS: usize = 4;

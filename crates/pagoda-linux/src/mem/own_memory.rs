@@ -277,7 +277,7 @@ impl OwnMapping {
 impl Drop for OwnMapping {
     fn drop(&mut self) {
         withdraw(self.range);
-        // SAFETY: the mapping is owned by this value; whoever lent parts of it out is bound to its
+        // SAFETY: the mapping is owned by this value; every lender of parts of it is bound to its
         // lifetime.
         unsafe { reserved::unmap(self.range) };
     }

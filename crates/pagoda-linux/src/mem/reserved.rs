@@ -1,7 +1,7 @@
 //! Address space of Pagoda's own: an arena, the store's room, a stack, the heap.
 //!
 //! The program's limit of private memory (`RLIMIT_DATA`) is the program's. The kernel counts there
-//! what is private and may be written, touched or not, and Pagoda reserves several times the
+//! every private writable mapping, touched or not, and Pagoda reserves several times the
 //! budget. A mapping that grows downwards is not counted: it is a stack to the kernel.
 //! `UFFDIO_MOVE` takes it like any other. So all of ours is mapped so, behind a page that nothing
 //! can access. The page also keeps the kernel from growing it: a stray access below is a fault, as

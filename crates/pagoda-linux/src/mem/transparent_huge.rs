@@ -16,7 +16,7 @@ const SPLIT_RIGHT_SINCE: (u32, u32) = (6, 18);
 /// `PR_SET_THP_DISABLE` of linux/prctl.h.
 const PR_SET_THP_DISABLE: usize = 41;
 
-/// Its flag of Linux 6.18: not where somebody advised huge pages.
+/// Its flag of Linux 6.18: not where huge pages were advised.
 const PR_THP_DISABLE_EXCEPT_ADVISED: usize = 1 << 1;
 
 /// Whether parts of huge pages can be moved with their content on this kernel.

@@ -1,11 +1,11 @@
 //! The processors on which a thread may run.
 //!
-//! A fault costs least if the thread that has it, the one that serves it, and whoever else works
-//! for the engine run on one processor: elsewhere a processor has to be woken for each, and each
+//! A fault costs least if the thread that has it, the one that serves it, and the other threads of
+//! the engine run on one processor: elsewhere a processor has to be woken for each, and each
 //! move of a page interrupts all others. So threads are held on one for moments. See
 //! sched_setaffinity(2).
 //!
-//! This module must never decide who is held, nor for how long.
+//! This module must never decide which thread is held, nor for how long.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

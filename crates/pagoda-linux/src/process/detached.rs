@@ -33,7 +33,7 @@ pub fn leave_behind(keeps: &[RawFd], body: impl FnOnce()) -> io::Result<()> {
 }
 
 fn detach(keeps: &[RawFd]) {
-    // Each may fail only where the process is what it is to become already.
+    // Each may fail only where the process is detached already.
     let _ = rustix::process::setsid();
     let _ = rustix::process::chdir(c"/");
     if let Ok(null) = fs::File::options().read(true).write(true).open("/dev/null") {

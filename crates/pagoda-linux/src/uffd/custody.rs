@@ -198,8 +198,8 @@ impl Held {
             match uffd.poison(page).stop {
                 None => refused += 1,
                 Some(Stop::Gone) => break,
-                // An event is unread, or the mapping has changed: it faults again, or has what it
-                // wants.
+                // An event is unread, or the mapping has changed: the thread faults again, or has
+                // its page.
                 Some(_) => {
                     sleep_us(TRY_US);
                     uffd.wake(page);

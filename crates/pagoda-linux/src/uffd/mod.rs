@@ -1,8 +1,7 @@
 //! userfaultfd: the descriptor through which faults and events arrive and pages are moved.
 //!
 //! Every outcome of the kernel is a variant with a stated consequence; no errno leaves this file
-//! unnamed. Needs Linux 6.8 for moves, which are in `crate::uffd::moves`. See ioctl_userfaultfd(2)
-//! for each call.
+//! unnamed. Needs Linux 6.8 for moves (`crate::uffd::moves`). See ioctl_userfaultfd(2).
 //!
 //! This module must never wait while it holds anything, and never decides what to do about an
 //! outcome.

@@ -30,7 +30,7 @@ fn is_soon_alone() -> bool {
     })
 }
 
-/// Makes a call, and makes it again without threads of ours if they may be what it failed for.
+/// Makes a call, and makes it again without threads of ours if they may have made it fail.
 fn again_alone(may_be: bool, call: impl Fn() -> c_int) -> c_int {
     let before = errno().get();
     let result = call();

@@ -9,7 +9,7 @@ use super::{EMFILE, ENFILE, ENOMEM, Errno};
 use crate::config::MINIMUM_BUDGET;
 use crate::frames::zones::ZONES_MAX;
 
-/// An error a row: its number, its name, what was tried or is wrong, and what to do.
+/// An error a row: its number, its name, the failed step or the fault, and the remedy.
 macro_rules! start_errors {
     ($($(#[$doc:meta])* $code:literal $name:ident $(($type:ident $errno:ident))? $wrong:literal; $remedy:literal,)*) => {
         /// Why the engine could not start. The program has not run, or has run without a budget

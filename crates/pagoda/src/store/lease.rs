@@ -249,8 +249,8 @@ impl TieredStore {
         Some(sums.into_iter().chain(self.blocks.noted(id)).flat_map(u64::to_ne_bytes).collect())
     }
 
-    /// The keys that a borrower needs. It only deciphers by that of the file: what it spills goes
-    /// to its own file, by its own key.
+    /// The keys that a borrower needs. It only deciphers by that of the file: its own pages are
+    /// spilled to its own file, by its own key.
     pub(crate) fn lent_keys(&self) -> [u8; LENT_KEYS] {
         let mut keys = [0; LENT_KEYS];
         let (content, file) = keys.split_at_mut(KEY_BYTES);

@@ -66,7 +66,7 @@ fn the_disk_sees_nothing_of_what_is_spilled_and_nothing_that_lay_in_the_buffer_b
             }
             held.push((handle, page));
         }
-        // What was left of other batches.
+        // The remains of other batches.
         store.spiller.lock().as_mut().expect("there is a file").buffer.fill(0xa5);
         clear.insert(vec![0xa5; 16]);
         clear.remove(&vec![0; 16]);

@@ -1,8 +1,8 @@
 //! Guards that a program installed by raw system calls (`MADV_GUARD_INSTALL`), as the C library
 //! does for stacks: the kernel drops the content in memory there, and tells nothing.
 //!
-//! What was swapped out would be there again when the guard is removed, where zeroes should be. So
-//! the watcher asks for guards, a part of the managed memory at each look, and discards what is
+//! A swapped-out page would be there again when the guard is removed, where zeroes should be. So
+//! the watcher asks for guards, a part of the managed memory at each look, and discards the pages
 //! stored behind those that it has not seen before. A guard that is removed before a look finds it
 //! leaves no trace. This module must never discard what an unread event may have moved.
 

@@ -1,8 +1,9 @@
-//! What each bench printed once: one file for each, which tests draw the page of and compare the benches' keys with.
+//! The printed JSON of each bench, one file each. Tests draw the page of it and compare the
+//! benches' keys with it. Never in a report: the figures are of an earlier machine.
 
 use serde_json::Value;
 
-/// Of the bench `name`.
+/// The stored JSON of the bench `name`.
 pub fn canned(name: &str) -> Value {
     let text = match name {
         "budget" => include_str!("canned/budget.json"),

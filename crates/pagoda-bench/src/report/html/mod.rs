@@ -1,7 +1,7 @@
-//! `pagoda bench all --html`: one page that needs nothing outside of itself. Pure.
+//! The page of `pagoda bench all --html`, which needs nothing outside of itself. Pure.
 //!
-//! Every text that comes from a bench or a machine is escaped. The page forbids itself to load anything. This module must
-//! never leave a bench out because it failed: its message is its section.
+//! Every text of a bench or a machine is escaped. The page forbids itself to load anything. This
+//! module must never leave a bench out because it failed: its message is its section.
 
 pub mod charts;
 mod seeds;
@@ -19,21 +19,21 @@ use crate::list::Entry;
 use seeds::SEEDS;
 use svg::Side;
 
-/// What became of one bench.
+/// The outcome of one bench.
 pub struct Outcome {
     pub entry: &'static Entry,
-    /// What it printed; `None` if that was no JSON.
+    /// The JSON it printed; `None` if the output was no JSON.
     pub json: Option<Value>,
-    /// Why it failed, wholly or in part.
+    /// The reason for a failure, of the whole bench or of a part.
     pub failure: Option<String>,
     pub seconds: f64,
 }
 
-/// What the page tells of the whole.
+/// The head of the page.
 pub struct About {
     pub machine: String,
     pub version: &'static str,
-    /// When it was made, as people write it.
+    /// The date of the run, as people write it.
     pub when: String,
     pub quick: bool,
 }
@@ -47,7 +47,7 @@ const STYLE: &str = "\
     .failed{border-left:4px solid #d55e00;padding-left:.8em;white-space:pre-wrap}\
     pre{white-space:pre-wrap;word-break:break-all;font-size:12px}";
 
-/// A page of its own: it forbids itself to load anything. `body` is HTML.
+/// A document that loads nothing. `body` is HTML.
 pub fn document(title: &str, body: &str) -> String {
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
@@ -71,7 +71,6 @@ pub fn page(about: &About, outcomes: &[Outcome], heat: &str) -> String {
     );
     page += "<p class=\"key\">";
     for side in Side::ALL {
-        // Writing to a string does not fail, here and below.
         let _ = write!(page, "<span style=\"background:{}\"></span>{}", side.colour(), side.name());
     }
     page += "</p>\n";
@@ -157,7 +156,7 @@ fn section(outcome: &Outcome) -> String {
     section
 }
 
-/// Text that can stand anywhere in the page, attributes included.
+/// Text made safe for any place in the page, attributes included.
 pub fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for char in text.chars() {
@@ -168,7 +167,7 @@ pub fn escaped(text: &str) -> String {
             '"' => safe += "&quot;",
             '\'' => safe += "&#39;",
             '\n' | '\t' => safe.push(char),
-            // Of no use to a reader, and some are not allowed.
+            // Control characters tell a reader nothing, and HTML forbids some.
             char if char.is_control() => safe.push('\u{fffd}'),
             char => safe.push(char),
         }

@@ -1,17 +1,17 @@
-//! What was published of each mechanism, and where this machine's figures of it are.
+//! The published figures of each mechanism, and the bench that measures it here.
 //!
-//! Figures of others, on other machines: they stand beside ours and are never mixed with them.
+//! They are of other people's code on other machines: beside our figures, never mixed with them.
 
 /// One mechanism.
 pub struct Seed {
     pub title: &'static str,
-    /// The published figure, with what it was taken on.
+    /// The published figure, with its machine and set-up.
     pub published: &'static str,
-    /// Which bench measures it here.
+    /// The bench that measures the mechanism here.
     pub bench: &'static str,
 }
 
-/// All of them.
+/// All mechanisms with a published figure.
 pub static SEEDS: [Seed; 5] = [
     Seed {
         title: "Huge frames are cleared so that the page that is waited for comes last",

@@ -1,18 +1,19 @@
-//! Bars with their spread, as SVG that stands inside a page. Pure.
+//! Bars with their spread, as SVG inside a page. Pure.
 //!
-//! Own code, because all that is needed is a few rectangles and texts, and a page that refers to nothing outside of itself.
-//! This module must never draw a bar that nobody measured or published.
+//! Own code, because a page that refers to nothing outside needs only a few rectangles and texts.
+//! This module must never draw a bar of a figure that was neither measured nor published.
 
 use std::fmt::Write;
 
 use super::escaped;
 
-/// Where a figure comes from. The colours can be told apart without colour vision, and each bar is named besides.
+/// The source of a figure. The colours can be told apart without colour vision, and each bar is
+/// named besides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// By others, on another machine.
+    /// Published, of another machine.
     Published,
-    /// What is to be beaten, on this machine.
+    /// The baseline to beat, on this machine.
     Baseline,
     /// The kernel on this machine.
     Kernel,
@@ -48,7 +49,7 @@ pub struct Bar {
     pub label: String,
     pub side: Side,
     pub value: f64,
-    /// The least and the greatest of what the value is the median of.
+    /// The least and the greatest of the values behind the median.
     pub spread: Option<[f64; 2]>,
 }
 
@@ -56,21 +57,21 @@ pub struct Bar {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chart {
     pub title: String,
-    /// What the numbers are, and which way is better.
+    /// The unit of the numbers, and which way is better.
     pub unit: &'static str,
     pub bars: Vec<Bar>,
 }
 
 const WIDTH: f64 = 800.0;
-/// Where the bars begin; about forty letters fit before.
+/// The left end of the bars; about forty letters fit before it.
 const LEFT: f64 = 290.0;
-/// Of the longest bar or spread; the number stands behind it.
+/// The length of the longest bar or spread; the number stands behind it.
 const LONGEST: f64 = 350.0;
 const STEP: f64 = 22.0;
 const BAR: f64 = 14.0;
 
 impl Chart {
-    /// The plot; nothing if it has no bars.
+    /// Draws the plot; empty if it has no bars.
     pub fn svg(&self) -> String {
         let ends = |bar: &Bar| bar.spread.map_or(bar.value, |[_, most]| most.max(bar.value));
         let most = self.bars.iter().map(ends).fold(0.0, f64::max);
@@ -88,7 +89,6 @@ impl Chart {
         for (at, bar) in self.bars.iter().enumerate() {
             let top = 4.0 + STEP * at as f64;
             let (middle, text) = (top + STEP / 2.0, top + STEP / 2.0 + 4.0);
-            // Writing to a string does not fail.
             let _ = write!(
                 svg,
                 "<text x=\"{:.1}\" y=\"{text:.1}\" text-anchor=\"end\">{}</text>\
@@ -116,7 +116,7 @@ impl Chart {
     }
 }
 
-/// Three digits that count, as far as there are any.
+/// A number with three significant digits.
 fn number(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),

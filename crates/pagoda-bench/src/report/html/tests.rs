@@ -1,4 +1,5 @@
-//! The page of canned figures, one file for each bench as it printed them, through the code of the real run.
+//! Tests of the page: canned figures, one file for each bench as it printed them, through the code
+//! of the real run. Never measures.
 
 use std::collections::BTreeSet;
 
@@ -41,7 +42,7 @@ const HEAT: &str = "<figure><figcaption>Faults and evictions by address and time
     <svg viewBox=\"0 0 9 9\">\
     <title>Faults and evictions by address and time</title><rect width=\"9\" height=\"9\"/></svg></figure>\n";
 
-/// The document, without the quirks mode and the errors that a browser would swallow.
+/// The parsed document. Quirks mode is an error here, as are faults that a browser would swallow.
 fn parsed(html: &str) -> RcDom {
     let dom = parse_document(RcDom::default(), ParseOpts::default()).one(html);
     let errors = dom.errors.borrow();
@@ -94,7 +95,7 @@ fn the_page_parses_and_has_a_plot_of_everything_that_was_measured() {
         assert!(chart.bars.iter().all(|bar| bar.value.is_finite()), "{}", chart.title);
     }
     let plots = elements(&dom, "svg");
-    // The last one is the heat map.
+    // The last plot is the heat map.
     assert_eq!((plots.len(), elements(&dom, "figure").len()), (charts.len() + 1, charts.len() + 1));
     assert!(text_of(plots.last().expect("plots")).contains("Faults and evictions by address and time"));
     for (plot, chart) in plots.iter().zip(&charts) {
@@ -110,7 +111,7 @@ fn the_page_parses_and_has_a_plot_of_everything_that_was_measured() {
     }
 }
 
-/// Beside what was published, and without a spread: they count, and the same comes out each time.
+/// Charts of counts beside published ones. They have no spread: the same count results each time.
 const COUNTED: [&str; 4] = ["A: ", "B: ", "C: ", "D: "];
 
 #[test]
@@ -122,7 +123,7 @@ fn what_stands_beside_a_published_figure_has_its_spread() {
             if !is_beside_published || COUNTED.iter().any(|counted| chart.title.starts_with(counted)) {
                 continue;
             }
-            // What others are compared with is 1 by itself.
+            // The baseline of a ratio is 1 by definition.
             let is_base = |bar: &Bar| bar.side == Side::Baseline && bar.value == 1.0 && bar.spread.is_none();
             for bar in chart.bars.iter().filter(|bar| bar.side != Side::Published && !is_base(bar)) {
                 assert!(bar.spread.is_some(), "{}, {}: {}", entry.name, chart.title, bar.label);
@@ -230,7 +231,7 @@ fn the_published_figures_lead_to_the_benches_that_there_are() {
     }
 }
 
-/// Benches with cells that stay empty: a row without such a figure, or without a reason to tell.
+/// Benches whose tables have empty cells: a row without such a figure, or without a reason.
 const EMPTY_CELLS: [&str; 4] = ["base-page", "clear", "migrate", "tree"];
 
 #[test]

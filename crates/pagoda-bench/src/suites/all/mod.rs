@@ -1,8 +1,9 @@
-//! `pagoda bench all`: every bench as a process of its own, one after the other, and one page of what they printed, with a
-//! heat map of a program that is traced beside them.
+//! `pagoda bench all`: every bench as a process of its own, one after the other, and one page of
+//! their figures, with the heat map of a traced program.
 //!
-//! A bench that fails is told with what it said, and the rest go on. Asked to end, the bench that runs is asked to end and
-//! waited for, so that it undoes what it set up, and no page is written. This module must never measure anything itself.
+//! A bench that fails is reported with its message, and the rest go on. A signal is passed on to
+//! the running bench, which is waited for, so that it undoes its set-up; no page is written then.
+//! This module must never measure anything itself.
 
 pub(crate) mod traced;
 
@@ -24,15 +25,15 @@ use crate::measure::process::{Cancel, Ended, Running};
 use crate::report::html::{About, Outcome, page};
 use crate::suites::budget::reason;
 
-/// All quick ones together, and the trace: five minutes are promised, and the last one may take [`GRACE`] to end. What doesn't fit
-/// is ended and told so.
+/// The time of all quick benches and the trace. The promise is five minutes, and the last bench may
+/// take [`GRACE`] to end. A bench that doesn't fit is ended, and the page says so.
 pub const QUICK: Duration = Duration::from_secs(265);
-/// One full bench: several times what the slowest takes on a quiet machine.
+/// The limit of one full bench: several times the slowest on a quiet machine.
 const FULL: Duration = Duration::from_secs(7200);
-/// How long a bench that was asked to end may take to undo what it set up.
+/// The time that a bench which was asked to end has to undo its set-up.
 pub const GRACE: Duration = Duration::from_secs(30);
 
-/// What to run.
+/// The benches to run, and the page to write.
 #[derive(Args, Debug)]
 pub struct AllArgs {
     /// Short runs: five minutes at most, for a first look
@@ -56,14 +57,15 @@ impl AllArgs {
 pub fn run(args: &AllArgs) -> anyhow::Result<ExitCode> {
     let program = this_program()?;
     let is_new = !args.html.exists();
-    // Before anything is measured for nothing. What it holds stays until there is something to write.
+    // Opened before any measurement, so that none is in vain. The old content stays until the new
+    // page is ready.
     let writable = OpenOptions::new().write(true).create(true).truncate(false).open(&args.html);
     let mut file = writable.with_context(|| format!("opening {}", args.html.display()))?;
     let (heat, outcomes) = match run_all(&program, args) {
         Ok(all) => all,
         Err(error) => {
             if is_new {
-                // Whoever removed it before has done our work.
+                // If the file is gone already, nothing is left to do.
                 let _ = std::fs::remove_file(&args.html);
             }
             return Err(error);
@@ -87,7 +89,7 @@ pub fn run(args: &AllArgs) -> anyhow::Result<ExitCode> {
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// The heat map, and every bench.
+/// Draws the heat map, and runs every bench.
 fn run_all(program: &str, args: &AllArgs) -> anyhow::Result<(String, Vec<Outcome>)> {
     let cancel = Cancel::on_signals()?;
     let progress = progress(args.benches().count())?;
@@ -103,7 +105,7 @@ fn run_all(program: &str, args: &AllArgs) -> anyhow::Result<(String, Vec<Outcome
     Ok((heat, outcomes))
 }
 
-/// One bench after the other; all of them by the deadline, if there is one.
+/// Runs one bench after the other, all by the deadline if there is one.
 fn run_benches(
     benches: impl Iterator<Item = &'static Entry>,
     deadline: Option<Instant>,
@@ -157,7 +159,7 @@ fn outcome(
     Ok(Outcome { entry, json, failure, seconds: begun.elapsed().as_secs_f64() })
 }
 
-/// Day and minute.
+/// The date and time to the minute.
 fn utc(now: SystemTime) -> String {
     let now = time::OffsetDateTime::from(now);
     let (date, hour, minute) = (now.date(), now.hour(), now.minute());

@@ -1,6 +1,6 @@
-//! The heat map of `pagoda bench all`: a program over its budget, traced as any program is, and drawn.
+//! The heat map of `pagoda bench all`: a program over its budget, traced as any program is.
 //!
-//! This module must never fail the benches: why there is no map is told in its place.
+//! This module must never fail the benches: a missing map leaves its reason in its place.
 
 use std::fs;
 use std::time::Duration;
@@ -14,14 +14,15 @@ use crate::report::html::escaped;
 use crate::suites::all::GRACE;
 use crate::worker;
 
-/// Several times what it takes on a quiet machine.
+/// Several times the usual time on a quiet machine.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
-/// What is traced: twice the budget, filled, read in order, and then touched unevenly and at random.
+/// The traced work: data of twice the budget, filled, read in order, then touched unevenly and at
+/// random.
 const WORK: [&str; 10] =
     ["--data", "134217728", "--ratio", "3", "--passes", "1", "--zipf", "20000", "--random", "5000"];
 
-/// Runs it, and returns the figure for the page. The only error is that the benches were asked to end.
+/// Runs the program, and returns the figure for the page. The only error is a request to end.
 pub fn figure(program: &str, cancel: &Cancel) -> anyhow::Result<String> {
     match drawn(program, cancel) {
         Err(error) if !error.is::<Cancelled>() => {
@@ -45,7 +46,7 @@ fn drawn(program: &str, cancel: &Cancel) -> anyhow::Result<String> {
     Ok(page[begin..end].to_owned() + "</figure>\n")
 }
 
-/// An error with what the command said, unless it succeeds in time.
+/// Fails with the command's message, unless the command succeeds in time.
 fn ended_well(command: &[String], cancel: &Cancel) -> anyhow::Result<()> {
     let Ended { status, errors, .. } = Running::start(command)?.ended_within(LIMIT, GRACE, cancel)?;
     ensure!(status.success(), "{errors}\n{status}");

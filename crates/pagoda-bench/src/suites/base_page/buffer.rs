@@ -1,7 +1,7 @@
 //! One buffer of one side: the same mapping for all, managed by Pagoda or left to the kernel.
 //!
-//! Whoever manages it, it is touched by the same code. This module must never give one side a budget that it could reach, or
-//! reclaim would be measured.
+//! The same code touches it on every side. This module must never give one side a budget that it
+//! could reach: that would measure reclaim.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,71 +16,72 @@ use pagoda_linux::procfs::usage::Usage;
 
 use crate::measure::memory::status_bytes;
 
-/// Only ever reached on a machine that stands still.
+/// The limit for counters to settle, reached only on a machine that stands still.
 const COUNTED: Duration = Duration::from_secs(10);
 
-/// Who puts pages where there are none.
+/// The side that fills missing pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Pagoda(Manner),
     Kernel(Pages),
 }
 
-/// How Pagoda does.
+/// The way in which Pagoda serves faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Manner {
-    /// None: as much of 64 KiB as is touched densely.
+    /// The base page; `None`: as much of 64 KiB as is touched densely.
     pub base: Option<BasePage>,
-    /// In the thread that touches.
+    /// Faults are served in the faulting thread.
     pub in_thread: bool,
-    /// Who touches upwards gets more with a fault.
+    /// A sequential access maps several base pages per fault.
     pub fault_around: bool,
 }
 
 impl Manner {
-    /// By handler threads, one base page for each fault.
+    /// Handler threads, one base page for each fault.
     pub const fn handlers(base: BasePage) -> Self {
         Self { base: Some(base), in_thread: false, fault_around: false }
     }
 
-    /// As a manager is made if nothing is said.
+    /// The defaults of a manager.
     pub const fn by_density() -> Self {
         Self { base: None, in_thread: false, fault_around: true }
     }
 
     /// A manager with room for a buffer of `len`.
     pub fn manager(self, len: usize) -> anyhow::Result<Manager> {
-        // The buffer, as much again for what is staged, and far from every watermark.
+        // The buffer, as much again for staged pages, and far from every watermark.
         let budget = Bytes::new(4 * len as u64).max(Bytes::mib(256));
         let builder = Manager::builder().budget(budget).serve_in_thread(self.in_thread);
         let builder = self.base.into_iter().fold(builder, |builder, base| builder.base_page(base));
-        // Frames that are made ready ahead are the manager's, not the buffer's; `bench clear` measures them.
+        // Frames made ready ahead belong to the manager, not to the buffer; `bench clear` measures
+        // them.
         let builder = builder.tune(|tuning| tuning.fault_around(self.fault_around).clear_ahead(0));
         builder.user_mode_only(true).build().context("starting Pagoda")
     }
 }
 
-/// What is held for a buffer.
+/// The memory held for a buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// In it, by the page tables, and what Pagoda keeps of it elsewhere.
+    /// Resident memory of the buffer by the page tables, and its pages that Pagoda keeps elsewhere.
     pub resident: u64,
     pub faults: u64,
-    /// Of the table that says which page is where: Pagoda's for its sides, else the kernel's.
+    /// The table that maps pages to frames: Pagoda's for its sides, else the kernel's.
     pub table: u64,
-    /// The kernel's own, which every side has.
+    /// The kernel's page tables, which every side has.
     pub kernel_table: u64,
 }
 
 /// Pagoda's hold on a buffer.
 struct Managed {
-    // Dropped first: a region needs its manager.
+    // The region is dropped first: it needs its manager.
     _region: AdoptedRegion,
     manager: Manager,
     before: Stats,
 }
 
-/// The buffer. Its mapping goes before whoever manages it: nothing has to be brought back.
+/// The buffer. Its mapping is dropped before the manager, so that no page has to be swapped in.
 pub struct Buffer {
     pub memory: PlainMemory,
     managed: Option<Managed>,
@@ -89,7 +90,7 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Maps it, and takes it under management if this is Pagoda's side.
+    /// Maps the buffer, and registers it with Pagoda on Pagoda's sides.
     pub fn new(side: Side, len: usize) -> anyhow::Result<Self> {
         let kernel_table = kernel_table_bytes();
         let pages = if let Side::Kernel(pages) = side { pages } else { Pages::Small };
@@ -106,8 +107,8 @@ impl Buffer {
         Ok(Self { memory, managed, usage: Usage::of_this_thread()?, kernel_table })
     }
 
-    /// Waits until what was touched is counted: a handler counts a fault after it woke who had it, and may have to wait for a
-    /// processor in between.
+    /// Waits until the faults of all touches are counted. A handler counts a fault after it has
+    /// woken the faulting thread, and may have to wait for a processor in between.
     pub fn await_counts(&self) -> anyhow::Result<()> {
         let Some(managed) = &self.managed else { return Ok(()) };
         let (begin, present) = (Instant::now(), self.present()?);
@@ -121,7 +122,7 @@ impl Buffer {
         }
     }
 
-    /// What of it is in memory, by the page tables.
+    /// Resident bytes of the buffer, by the page tables.
     fn present(&self) -> anyhow::Result<u64> {
         let range = self.memory.range();
         let mut present = 0;
@@ -131,7 +132,7 @@ impl Buffer {
         Ok(present)
     }
 
-    /// What is held for it now.
+    /// The memory held for the buffer now.
     pub fn held(&self) -> anyhow::Result<Held> {
         let present = self.present()?;
         let kernel_table = kernel_table_bytes().saturating_sub(self.kernel_table);
@@ -155,7 +156,7 @@ impl Buffer {
     }
 }
 
-/// The page tables of this process, by the kernel's count; 0 where it does not tell.
+/// The page tables of this process by the kernel's count; 0 where the kernel has no figure.
 fn kernel_table_bytes() -> u64 {
     status_bytes("self", "VmPTE:").unwrap_or(0)
 }

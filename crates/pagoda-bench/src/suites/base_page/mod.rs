@@ -1,9 +1,10 @@
-//! Base pages by density: what 4, 16 and 64 KiB cost and gain on buffers that are touched densely, sparsely and in parts,
-//! beside the kernel's small, huge and 64 KiB pages.
+//! Base pages by density: cost and gain of 4, 16 and 64 KiB on buffers that are touched densely,
+//! sparsely and in parts, beside the kernel's small, huge and 64 KiB pages.
 //!
-//! `rows` touches the patterns of `pattern` on one mapping for all sides (`buffer`), `sweep` goes through sizes and densities,
-//! `redis` runs a server. Counters are told first, for no noise moves them; times are medians over rounds in which the
-//! sides take turns. This module must never give two sides buffers of different sizes.
+//! `rows` touches the patterns of `pattern` on one mapping for all sides (`buffer`), `sweep` goes
+//! through sizes and densities, `redis` runs a server. Counters are reported first, for no noise
+//! moves them. Times are medians over rounds in which the sides take turns. This module must never
+//! give two sides buffers of different sizes.
 
 mod buffer;
 mod mthp;
@@ -42,35 +43,35 @@ use sides::Sides;
 
 /// Sizes of the sweep, in MiB.
 const SWEEP_MIB: [u64; 6] = [1, 4, 16, 64, 256, 1024];
-/// Of which a short run does only these.
+/// The first sizes of the sweep, which a short run is limited to.
 const SWEEP_QUICK: usize = 4;
-/// The published figure is of 16 MiB.
+/// The size of the file that is read, that of the published figure.
 const FILE_BYTES: usize = 16 << 20;
 
-/// What `--help` says of the keys.
+/// The part of `--help` on the keys.
 const KEYS: &str = "\
-Keys of the JSON; what can't be had is null, and why, or a key that ends so, says the reason:
-  clusters.SIDE.PATTERN, kernel.SIDE.PATTERN  Pagoda by base page and by who serves faults (4K, 16K, 64K, 64K_in_thread, auto), and the
+Keys of the JSON; a figure that can't be had is null, and why, or a key that ends so, has the reason:
+  clusters.SIDE.PATTERN, kernel.SIDE.PATTERN  Pagoda by base page and serving thread (4K, 16K, 64K, 64K_in_thread, auto), and the
                               kernel by its pages (4k, thp, mthp64k); of dense, sparse16, mixed, partial: faults,
                               table_bytes, kernel_table_bytes, resident and touched bytes, first_touch_gib_s, random_load_ns,
                               tlb_misses, contiguous_percent; of sparse16 also resident_after_5s and peak. Why figures are missing:
                               tlb_misses_why, contiguous_percent_why, break_even_why, and why beside the sides of a group
   fault_around                a dense buffer at 64 KiB: first_touch_gib_s and faults, and in_thread_first_touch_gib_s
   density_sweep, break_even_density  by density, the part of each 64 KiB that is touched: us_per_64k_at_4k and us_per_64k_at_64k, by base
-                              pages of 4 and 64 KiB; from where on 64 KiB takes less time
+                              pages of 4 and 64 KiB; the density from which on 64 KiB takes less time
   sweep_mib, map_touch_us     sizes, and by side how long mapping and touching each takes: kernel_4k, kernel_thp, kernel_mthp64k,
-                              pagoda (as it is if nothing is said), pagoda_64k, pagoda_in_thread
+                              pagoda (with its defaults), pagoda_64k, pagoda_in_thread
   map_touch_16mib_ratio_vs_thp  by side: that of 16 MiB over kernel_thp, the median of the rounds; the published figure is of this
   open2close_gib_s            by side: a file opened, read into fresh memory, added up and closed
   redis                       by redis-benchmark over TCP on loopback, of kernel_4k, and of kernel_thp, pagoda_64k and pagoda_2m, where the server
                               asks for huge pages, and has them under Pagoda, too, as long as it has room: get_ops and
-                              set_ops with 64 requests on their way, p50_ms of a GET alone; ratio_vs_thp of GET; keys;
+                              set_ops with 64 requests in flight, p50_ms of a GET alone; ratio_vs_thp of GET; keys;
                               get_ratio_vs_4k by side: get_ops over those of kernel_4k, the median of the rounds
-  sv39                        what the published geometry saves, computed and not measured: table_bytes_4k, table_bytes_64k and
+  sv39                        the saving of the published geometry, computed and not measured: table_bytes_4k, table_bytes_64k and
                               tlb_reach_ratio
-  buffer_bytes, random_loads, rounds  what was run";
+  buffer_bytes, random_loads, rounds  the size of the run";
 
-/// What to measure.
+/// The options of the bench.
 #[derive(Args, Debug)]
 #[command(after_long_help = KEYS)]
 pub struct BasePageArgs {
@@ -86,13 +87,13 @@ pub struct BasePageArgs {
     /// Rounds that count, after one that is discarded [default: 3, quick: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
     rounds: Option<u16>,
-    /// For the time of the run, let every program have the kernel's 64 KiB pages without asking, so that they can be compared
-    /// (root). A run that is killed leaves it so
+    /// For the time of the run, let every program have the kernel's 64 KiB pages without asking, so
+    /// that they can be compared (root). A run that is killed leaves it so
     #[arg(long)]
     set_mthp: bool,
 }
 
-/// What all parts of a run share.
+/// The settings that all parts of a run share.
 pub struct Setup {
     /// The path of this program.
     program: String,
@@ -198,7 +199,7 @@ impl Setup {
                 of_round.into_iter().for_each(|(name, us)| times.entry(name).or_default().push(us));
             }
         }
-        // The server has none of them on any side.
+        // The server has no 64 KiB pages of the kernel's on any side.
         drop(mthp);
         setup.progress.set_message("redis");
         let redis = redis::measure(setup, cancel)?;
@@ -247,7 +248,8 @@ fn in_turn<T: Copy>(round: usize, sides: impl IntoIterator<Item = T>) -> impl It
     turns(round, sides.len()).map(move |side| sides[side])
 }
 
-/// Memory for the next side, small and huge pages: a virtual machine's host takes those back, too.
+/// Warms memory for the next side, in small and in huge pages: a virtual machine's host takes back
+/// both.
 fn warm_all(bytes: Bytes) -> anyhow::Result<()> {
     warm(bytes);
     HugeFrames::new(bytes.as_usize().div_ceil(HUGE_FRAME)).context("touching huge frames").map(drop)

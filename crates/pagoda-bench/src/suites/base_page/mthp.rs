@@ -1,9 +1,10 @@
-//! The kernel's 64 KiB pages: whether a mapping that does not ask gets them and nothing larger, and a way to have it so for
-//! the time of a run.
+//! The kernel's 64 KiB pages: whether an unadvised mapping gets them and nothing larger, and a
+//! guard that allows them for the time of a run.
 //!
-//! The setting is the machine's, so that it is only touched by who says so, and put back when the guard drops: at the end, at
-//! an error, and after a signal that [`Cancel`](crate::measure::process::Cancel) remembers, which has to be there before. This
-//! module must never leave it changed, and never call a side 64 KiB pages that has others.
+//! The setting is the machine's, so it changes only on request. The guard restores it when it is
+//! dropped: at the end, at an error, and after a signal that
+//! [`Cancel`](crate::measure::process::Cancel) remembers, which has to exist before. This module
+//! must never leave the setting changed, and never call a side 64 KiB pages that has others.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,10 +13,10 @@ const DIRECTORY: &str = "/sys/kernel/mm/transparent_hugepage";
 /// The setting for 64 KiB.
 const SIZE: &str = "hugepages-64kB/enabled";
 
-/// 64 KiB pages for all who don't ask, as long as this lives.
+/// 64 KiB pages for all unadvised mappings, as long as this lives.
 #[derive(Debug)]
 pub struct Mthp {
-    /// The setting, and what it was, if it was changed.
+    /// The setting and its former value, if it was changed.
     before: Option<(PathBuf, String)>,
 }
 
@@ -29,13 +30,14 @@ fn mode(file: &Path) -> Option<String> {
     chosen(&text).map(str::to_owned)
 }
 
-/// Whether who does not ask gets this size.
+/// Whether an unadvised mapping gets this size.
 fn is_unasked(mode: &str, global: &str) -> bool {
     mode == "always" || mode == "inherit" && global == "always"
 }
 
 impl Mthp {
-    /// Finds out, and changes the setting if that is allowed and needed. The error says why there is no such side.
+    /// Reads the setting, and changes it if that is allowed and needed. The error says why there is
+    /// no such side.
     pub fn set_up(may_change: bool) -> Result<Self, String> {
         Self::set_up_in(Path::new(DIRECTORY), may_change)
     }
@@ -67,7 +69,8 @@ impl Mthp {
 impl Drop for Mthp {
     fn drop(&mut self) {
         if let Some((file, before)) = &self.before {
-            // Nobody is left to tell; a system that allowed the change allows this one.
+            // A failure here can be reported to no one; a system that allowed the change allows
+            // this one.
             let _ = fs::write(file, before);
         }
     }

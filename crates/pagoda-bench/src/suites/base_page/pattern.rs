@@ -1,25 +1,25 @@
-//! Which OS pages are touched, and a random cycle through them. Pure.
+//! The OS pages that are touched, and a random cycle through them. Pure.
 //!
-//! Every pattern is a function of the number of pages alone: it must never depend on the base page, or sides could not be
-//! compared.
+//! Every pattern is a function of the number of pages alone. It must never depend on the base page:
+//! then sides could not be compared.
 
 use pagoda_core::page::OS_PAGE;
 use serde::Serialize;
 
 use crate::load::data::{Random, mix};
 
-/// OS pages in 64 KiB, by which the patterns go.
+/// OS pages in 64 KiB, the unit of the patterns.
 pub const BLOCK: usize = (64 << 10) / OS_PAGE;
 
 const PAGE_WORDS: usize = OS_PAGE / size_of::<u64>();
 
-/// What is touched of a buffer.
+/// The part of a buffer that is touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pattern {
     /// Every page.
     Dense,
-    /// One page of every 16, in each at another place.
+    /// One page of every 16, at another place in each.
     Sparse16,
     /// Runs of 1 to 16 pages, and gaps as long.
     Mixed,
@@ -39,7 +39,7 @@ impl Pattern {
         }
     }
 
-    /// The pages that are touched of `count`, lowest first.
+    /// The touched pages of `count`, lowest first.
     pub fn pages(self, count: usize) -> Vec<usize> {
         match self {
             Self::Dense | Self::Partial => (0..count).collect(),
@@ -57,7 +57,7 @@ impl Pattern {
     }
 }
 
-/// `some` pages of every 16, side by side, in each block from another one on.
+/// `some` neighbouring pages of every 16, in each block from another one on.
 pub fn some_of_each_block(count: usize, some: usize) -> Vec<usize> {
     let of_block = |block: usize| {
         let places = (BLOCK - some + 1) as u64;
@@ -67,7 +67,7 @@ pub fn some_of_each_block(count: usize, some: usize) -> Vec<usize> {
     (0..count / BLOCK).flat_map(of_block).collect()
 }
 
-/// What becomes of a page of [`Pattern::Partial`] after all were touched.
+/// The fate of a page of [`Pattern::Partial`] after all were touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     Stays,
@@ -85,8 +85,8 @@ pub fn fate(pattern: Pattern, page: usize) -> Fate {
     }
 }
 
-/// The word of a page that tells which page comes next: in each page at another place, or all would lie in the same set of
-/// the cache.
+/// The word of a page that holds the number of the next page. Its place differs from page to page:
+/// else all would lie in the same set of the cache.
 pub fn link(page: usize) -> usize {
     page * PAGE_WORDS + (mix(page as u64 ^ 0x55) % PAGE_WORDS as u64) as usize
 }

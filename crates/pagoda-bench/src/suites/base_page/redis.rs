@@ -1,9 +1,11 @@
-//! A server in memory, by what its pages are: the kernel's small and huge ones, and Pagoda's.
+//! A server in memory, by the kind of its pages: the kernel's small and huge ones, and Pagoda's.
 //!
-//! The same server, keys and requests on every side. What is timed are redis-benchmark's requests over TCP on loopback; beside it a
-//! client of our own reads values and compares each, before the benchmark writes its own. All but one side ask the kernel for huge
-//! pages; under Pagoda the server has so much room that nothing is ever out, nor are huge pages forbidden. This module must never call a side
-//! huge pages whose heap has none, nor one small pages that may have others.
+//! The server, keys and requests are the same on every side. The timed requests are
+//! redis-benchmark's, over TCP on loopback. Before it writes its own values, a client of ours reads
+//! values and compares each. All sides but one ask the kernel for huge pages. Under Pagoda the
+//! server has so much room that no page is ever swapped out and huge pages are never forbidden.
+//! This module must never call a side huge pages if its heap has none, nor one small pages if it
+//! may have others.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -36,21 +38,22 @@ use crate::worker;
 
 const LIMIT: Duration = Duration::from_secs(120);
 const VALUE_BYTES: usize = 512;
-/// What the server has under Pagoda beyond half as much again as it needs, so that huge pages are never forbidden.
+/// The server's room under Pagoda beyond one and a half times its need, so that huge pages are
+/// never forbidden.
 const ROOM: Bytes = Bytes::mib(256);
-/// What the server takes for a key beside its value.
+/// The server's memory for a key beside its value.
 const KEY_BYTES: u64 = 150;
 
 /// The sides, in the order in which they take turns.
 const SIDES: [&str; 4] = ["kernel_4k", "kernel_thp", "pagoda_64k", "pagoda_2m"];
 
-/// Connections that redis-benchmark has, and requests on their way on each: [`PIPELINE`] in all.
+/// Connections of redis-benchmark, and requests in flight on each: [`PIPELINE`] in all.
 const CONNECTIONS: usize = 4;
 
-/// Requests of which each waits for the one before.
+/// Requests sent one at a time.
 const ALONE: u64 = 20_000;
 
-/// Requests a second with 64 on their way, and the median time of a GET of which each waits for the one before.
+/// Requests a second with 64 in flight, and the median time of a GET sent alone.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Figures {
     pub get_ops: f64,
@@ -58,7 +61,7 @@ pub struct Figures {
     pub p50_ms: f64,
 }
 
-/// Steps for the progress bar.
+/// The number of steps for the progress bar.
 pub fn steps(rounds: usize) -> u64 {
     (SIDES.len() * (rounds + 1)) as u64
 }
@@ -103,7 +106,7 @@ pub fn measure(setup: &Setup, cancel: &Cancel) -> anyhow::Result<Value> {
     Ok(redis)
 }
 
-/// What each side serves over what the kernel's small pages do in the same round.
+/// The throughput of each side over that of the kernel's small pages in the same round.
 fn get_ratios(samples: &BTreeMap<&'static str, Vec<Figures>>) -> Ratios {
     let get = |rounds: &Vec<Figures>| rounds.iter().map(|figures| figures.get_ops).collect::<Vec<_>>();
     let all: BTreeMap<_, _> = samples.iter().map(|(side, rounds)| (*side, get(rounds))).collect();
@@ -122,7 +125,7 @@ impl Bench<'_> {
     fn run(&self, side: &str) -> anyhow::Result<Figures> {
         let scratch = Scratch::new()?;
         let socket = scratch.file("redis.sock");
-        // The port is free now, and nobody else is handed it for a good while.
+        // The kernel gives a port that was just freed to no other program for a good while.
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
         let command = self.command(side, &scratch, &socket, port);
         warm(self.need);
@@ -156,18 +159,18 @@ impl Bench<'_> {
             words.extend(run.map(str::to_owned));
         }
         if asks {
-            // Its allocator asks for huge pages.
+            // The server's allocator asks for huge pages.
             words.extend(["env", "MALLOC_CONF=thp:always"].map(str::to_owned));
         } else {
-            // The kernel may give 64 KiB pages to who doesn't ask.
+            // The kernel may give 64 KiB pages to unadvised mappings.
             words.extend(worker::words(&self.setup.program, "small-pages"));
             words.push("--".to_owned());
         }
         words.extend(redis_client::server(scratch.path(), socket));
-        // Of two ports that are said it takes the last.
+        // Of two ports on the command line the server takes the last.
         words.extend(["--bind", "127.0.0.1", "--port", &port.to_string()].map(str::to_owned));
         if asks {
-            // Where everybody gets huge pages the server forbids them to itself, if nothing is said.
+            // Where all mappings get huge pages, the server disables them for itself by default.
             words.extend(["--disable-thp", "no"].map(str::to_owned));
         }
         words
@@ -186,7 +189,7 @@ impl Bench<'_> {
         let (get_ops, _) = self.benchmark("GET", port, requests, CONNECTIONS, PIPELINE / CONNECTIONS)?;
         let (_, p50_ms) = self.benchmark("GET", port, requests.min(ALONE), 1, 1)?;
         let (set_ops, _) = self.benchmark("SET", port, requests, CONNECTIONS, PIPELINE / CONNECTIONS)?;
-        // It has set keys that were there, or it would have needed more memory than it has.
+        // The requests replaced existing keys; new ones would have needed more memory.
         let set: u64 = redis::cmd("DBSIZE").query(&mut client)?;
         ensure!(set == self.keys, "the server has {set} keys, and not {}", self.keys);
         redis_client::shut_down(client)?;
@@ -210,8 +213,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Requests a second and their median time in milliseconds, by redis-benchmark with so many connections, and so many requests
-    /// on their way on each.
+    /// Requests a second and their median time in milliseconds, by redis-benchmark with so many
+    /// connections, and so many requests in flight on each.
     fn benchmark(
         &self,
         request: &str,
@@ -240,7 +243,7 @@ impl Bench<'_> {
     }
 }
 
-/// Requests a second and the median time in milliseconds, of what redis-benchmark prints as CSV.
+/// Requests a second and the median time in milliseconds, from redis-benchmark's CSV.
 fn figures_of(request: &str, csv: &str) -> Option<(f64, f64)> {
     let mut lines = csv.lines().map(|line| line.split(',').map(|field| field.trim_matches('"')));
     let names: Vec<&str> = lines.next()?.collect();
@@ -250,7 +253,8 @@ fn figures_of(request: &str, csv: &str) -> Option<(f64, f64)> {
     Some((of("rps")?, of("p50_latency_ms")?))
 }
 
-/// Hidden: the bench starts the server by this, so that all its pages are small whatever the machine's setting.
+/// The hidden command by which the bench starts the server with small pages alone, whatever the
+/// machine's setting.
 #[derive(Args, Debug)]
 pub struct SmallPagesArgs {
     /// The program and its arguments.
@@ -268,7 +272,7 @@ pub fn become_small(args: &SmallPagesArgs) -> anyhow::Error {
     anyhow::Error::new(error).context(format!("starting {program}"))
 }
 
-/// Checks that the kernel gives it OS pages alone.
+/// Checks that the kernel gives a process OS pages alone.
 fn ensure_small(pid: u32) -> anyhow::Result<()> {
     let path = format!("/proc/{pid}/status");
     let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
@@ -276,12 +280,12 @@ fn ensure_small(pid: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// By the status of a process.
+/// Whether a process may have huge pages, by its status.
 fn may_have_large(status: &str) -> bool {
     status.lines().filter_map(|line| line.strip_prefix("THP_enabled:")).any(|value| value.trim() == "1")
 }
 
-/// Checks that half of what the server holds is in huge pages.
+/// Checks that half of the server's memory is in huge pages.
 fn ensure_huge(pid: u32, need: Bytes) -> anyhow::Result<()> {
     let path = format!("/proc/{pid}/smaps_rollup");
     let huge = Bytes::new(bytes_of(&path, "AnonHugePages:").with_context(|| format!("reading {path}"))?);
@@ -317,7 +321,7 @@ mod tests {
         };
         let cancel = Cancel::default();
         let bench = Bench { setup: &setup, cancel: &cancel, keys: KEYS, need: Bytes::mib(2) };
-        // Of no side that has to be checked: as it is started if nothing is said.
+        // A name of no checked side: the server starts with its defaults.
         match bench.run("as it is") {
             Ok(figures) => {
                 let Figures { get_ops, set_ops, p50_ms } = figures;
@@ -337,7 +341,7 @@ mod tests {
         assert_eq!(figures_of("GET", csv), Some((20.0, 0.4)));
         assert_eq!(figures_of("SET", csv), Some((10.5, 0.2)));
         assert_eq!(figures_of("INCR", csv), None);
-        // Of an old version, which prints no header.
+        // The CSV of an old version, which prints no header.
         assert_eq!(figures_of("GET", "\"GET\",\"20\"\n"), None);
     }
 

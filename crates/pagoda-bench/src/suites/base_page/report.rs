@@ -1,6 +1,7 @@
-//! The figures as they are printed: JSON whose keys other tools read (`table.rs` has them for people). Pure.
+//! The figures of the bench in JSON, whose keys other tools read (`table.rs` has the tables for
+//! people). Pure.
 //!
-//! What can't be had is null and has a reason.
+//! A missing figure is null and has a reason. Never makes up a number.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +16,10 @@ use super::rows::SideRows;
 use super::sides::{AROUND, AROUND_IN_THREAD};
 use crate::measure::stats::{Measured, middle};
 
-/// Entries of a TLB, of which any number gives the same ratio.
+/// Entries of a TLB; any number gives the same ratio.
 const TLB_ENTRIES: u32 = 64;
 
-/// Rows by name; one that can't be had is null, and `why` has its reason.
+/// Rows by name; a missing one is null, and `why` has its reason.
 #[derive(Serialize)]
 pub struct Group<T> {
     #[serde(flatten)]
@@ -44,7 +45,7 @@ impl<T> Group<T> {
 /// Ratios by side.
 pub type Ratios = BTreeMap<&'static str, Measured>;
 
-/// The figures of each side in each round, over those of another in the same.
+/// The figures of each side over those of another in the same round.
 pub fn ratios<'a>(sides: impl Iterator<Item = (&'static str, &'a [f64])>, over: &[f64]) -> Ratios {
     let ratio = |(side, rounds): (&'static str, &'a [f64])| {
         let ratios: Vec<f64> = rounds.iter().zip(over).map(|(of, over)| of / over).collect();
@@ -53,7 +54,8 @@ pub fn ratios<'a>(sides: impl Iterator<Item = (&'static str, &'a [f64])>, over: 
     sides.filter_map(ratio).collect()
 }
 
-/// Of the times of each round by size, in MiB: 16 MiB over what the kernel's huge pages took in the same round.
+/// Ratios for 16 MiB to the kernel's huge pages in the same round, from the times of each round by
+/// size in MiB.
 pub fn ratios_vs_thp(times: &BTreeMap<&'static str, Vec<Vec<f64>>>, sweep_mib: &[u64]) -> Ratios {
     let Some(at) = sweep_mib.iter().position(|mib| *mib == 16) else { return Ratios::default() };
     let of_size = |rounds: &Vec<Vec<f64>>| rounds.iter().map(|us| us[at]).collect::<Vec<f64>>();
@@ -62,7 +64,7 @@ pub fn ratios_vs_thp(times: &BTreeMap<&'static str, Vec<Vec<f64>>>, sweep_mib: &
     ratios(of_16_mib.iter().map(|(side, us)| (*side, us.as_slice())), thp)
 }
 
-/// Fault-around at 64 KiB, on a dense buffer.
+/// Fault-around at 64 KiB on a dense buffer.
 pub fn fault_around(rows: &BTreeMap<&str, SideRows>) -> Option<Value> {
     let dense = |name| rows.get(name)?.finish()?.remove(Pattern::Dense.name());
     let (row, in_thread) = (dense(AROUND)?, dense(AROUND_IN_THREAD)?);
@@ -73,7 +75,7 @@ pub fn fault_around(rows: &BTreeMap<&str, SideRows>) -> Option<Value> {
     }))
 }
 
-/// What the published geometry saves, computed for a buffer: there is no such machine at hand.
+/// The saving of the published geometry, computed for a buffer: there is no such machine at hand.
 pub fn sv39(buffer: usize) -> anyhow::Result<Value> {
     let geometry = |base| Geometry::new(Scheme::Sv39, base).context("Sv39 has this base page");
     let (small, large) = (geometry(BasePage::K4)?, geometry(BasePage::K64)?);

@@ -1,7 +1,8 @@
 //! One row of figures: a pattern on one side, touched for the first time, then read at random.
 //!
-//! All sides take turns within a round, on memory that was touched just before, and the first round does not count. Counts are
-//! those of the last round, times are medians. This module must never time what sets a row up.
+//! All sides take turns within a round, on memory that was touched just before, and the first round
+//! does not count. Counts are those of the last round, times are medians. This module must never
+//! time the set-up of a row.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,42 +17,42 @@ use super::pattern::{BLOCK, Fate, Pattern, cycle, fate, link};
 use crate::load::data::mix;
 use crate::measure::stats::{Measured, middle_of, round};
 
-/// How long what is resident and unused may stay so before it is counted.
+/// The wait before resident but unused memory is counted.
 const SETTLE: Duration = Duration::from_secs(5);
 
-/// How often is looked meanwhile.
+/// The time between two samples meanwhile.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Touches between two looks at what is held.
+/// Touches between two samples of the memory held.
 const TOUCHES_A_LOOK: usize = 4096;
 
 const PAGE_WORDS: usize = OS_PAGE / size_of::<u64>();
 
-/// What was measured of one pattern on one side. Bytes, if nothing else is said.
+/// Figures of one pattern on one side, in bytes unless the name has another unit.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     pub faults: u64,
     pub table_bytes: u64,
     pub kernel_table_bytes: u64,
-    /// All that is held for the buffer.
+    /// All memory held for the buffer.
     pub resident: u64,
-    /// What the program touched and did not take back.
+    /// Memory that the program touched and did not give back.
     pub touched: u64,
     pub first_touch_gib_s: Measured,
-    /// A load from a page drawn at random, each waiting for the one before.
+    /// The time of a load from a page drawn at random, each after the one before.
     pub random_load_ns: Measured,
-    /// In all those loads.
+    /// TLB misses in all those loads.
     pub tlb_misses: Option<u64>,
-    /// Of the resident pages, those in an aligned run of 64 KiB of physical memory.
+    /// Resident pages in an aligned run of 64 KiB of physical memory, in percent.
     pub contiguous_percent: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resident_after_5s: Option<u64>,
-    /// The most that was held.
+    /// The peak of the memory held.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peak: Option<u64>,
 }
 
-/// How large the rows are.
+/// The size of the rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
     pub buffer: usize,
@@ -65,7 +66,7 @@ pub struct SideRows {
     rounds: BTreeMap<Pattern, Vec<Row>>,
 }
 
-/// Why counters are missing, if they are.
+/// The reasons for missing counters.
 #[derive(Clone, Debug, Default)]
 pub struct Missing {
     pub tlb_misses: Option<String>,
@@ -73,7 +74,7 @@ pub struct Missing {
 }
 
 impl SideRows {
-    /// One round of one pattern.
+    /// Measures one round of one pattern.
     pub fn measure(
         &mut self,
         side: Side,
@@ -89,7 +90,7 @@ impl SideRows {
         Ok(())
     }
 
-    /// The rows over all rounds. None before one was measured.
+    /// The rows over all rounds; `None` before the first.
     pub fn finish(&self) -> Option<BTreeMap<&'static str, Row>> {
         let of = |(pattern, rounds): (&Pattern, &Vec<Row>)| {
             let first_touch_gib_s = middle_of(rounds, |row| row.first_touch_gib_s.median)?;
@@ -116,7 +117,7 @@ fn measure(side: Side, pattern: Pattern, size: Size, missing: &mut Missing) -> a
     }
     take_back(&mut buffer, pattern)?;
     let held = buffer.held()?;
-    // Once round without a clock: what the cycle was written through is in the cache, and in the TLB.
+    // One untimed round: the links of the cycle get into the cache and the TLB.
     chase(&buffer, link(left[0]), left.len());
     let begin = Instant::now();
     let tlb_misses = match TlbMisses::of_this_thread() {
@@ -164,7 +165,7 @@ fn chase(buffer: &Buffer, from: usize, loads: usize) -> usize {
     std::hint::black_box((0..loads).fold(from, |at, _| buffer.memory.word(at) as usize))
 }
 
-/// Discards, unmaps and protects what the pattern says.
+/// Discards, unmaps and protects the pages of the pattern.
 fn take_back(buffer: &mut Buffer, pattern: Pattern) -> anyhow::Result<()> {
     for page in 0..buffer.memory.range().len() / OS_PAGE {
         match fate(pattern, page) {
@@ -177,7 +178,8 @@ fn take_back(buffer: &mut Buffer, pattern: Pattern) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Touches a sparse buffer of each side, waits, and says what is held of each then, and what was at most.
+/// Touches a sparse buffer of each side, waits, and returns the memory held by each then, and its
+/// peak.
 pub fn settle(
     sides: &[(&'static str, Side)],
     len: usize,

@@ -1,6 +1,7 @@
-//! Who is measured: Pagoda by base page and by who serves its faults, and the kernel by the pages that it gives.
+//! The measured sides: Pagoda by base page and by the thread that serves its faults, and the kernel
+//! by its page size.
 //!
-//! This module must never name two sides alike in one group: rows are told by name.
+//! This module must never give two sides of one group the same name: rows are told apart by it.
 
 use pagoda_core::page::BasePage;
 use pagoda_linux::mem::plain_memory::Pages;
@@ -8,14 +9,14 @@ use pagoda_linux::mem::plain_memory::Pages;
 use super::buffer::{Manner, Side};
 use super::pattern::Pattern;
 
-/// Fault-around at 64 KiB, by handlers and in the thread that touches.
+/// Fault-around at 64 KiB, by handlers and in the faulting thread.
 pub const AROUND: &str = "fault_around";
 pub const AROUND_IN_THREAD: &str = "fault_around_in_thread";
 
 /// The sides of a run by name.
 pub struct Sides {
     pub clusters: Vec<(&'static str, Side)>,
-    /// Of a dense buffer only.
+    /// Sides of a dense buffer only.
     pub fault_around: [(&'static str, Side); 2],
     pub kernel: Vec<(&'static str, Side)>,
     pub no_mthp: Option<String>,
@@ -56,7 +57,8 @@ impl Sides {
         self.all().chain(around.iter().copied())
     }
 
-    /// The sides of what goes by size: Pagoda as it is if nothing is said, and with nothing but base pages of 64 KiB.
+    /// The sides of the sweep by size: Pagoda with its defaults, and with base pages of 64 KiB
+    /// only.
     pub fn of_sweep(&self) -> Vec<(&'static str, Side)> {
         let name = |name| match name {
             "4k" => "kernel_4k",

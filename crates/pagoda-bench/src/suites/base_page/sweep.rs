@@ -1,7 +1,8 @@
-//! What a buffer's size and its density do: mapping and touching by size, reading a file into a fresh buffer, and the
-//! density from which on 64 KiB pays.
+//! The effect of a buffer's size and density: mapping and touching by size, reading a file into a
+//! fresh buffer, and the density from which on 64 KiB pays.
 //!
-//! This module must never compare two sides by different work: each opens, maps, touches and closes the same.
+//! This module must never compare two sides by different work: each opens, maps, touches and closes
+//! the same.
 
 use std::fs::File;
 use std::io::Read;
@@ -24,10 +25,10 @@ const PAGE_WORDS: usize = OS_PAGE / size_of::<u64>();
 /// Pages touched of every 16.
 const TOUCHED_OF_BLOCK: [usize; 9] = [1, 2, 3, 4, 6, 8, 10, 12, 16];
 
-/// A file is read in such pieces.
+/// The piece in which a file is read.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Fresh memory as a program would take it.
+/// Fresh memory, as a program would take it.
 enum Fresh {
     Kernel(PlainMemory),
     Pagoda(Region),
@@ -49,7 +50,7 @@ impl Fresh {
     }
 }
 
-/// The manager of Pagoda's sides: it is there before anything is mapped.
+/// The manager of Pagoda's sides, made before anything is mapped.
 fn manager(side: Side, len: usize) -> anyhow::Result<Option<Manager>> {
     if let Side::Pagoda(manner) = side { manner.manager(len).map(Some) } else { Ok(None) }
 }
@@ -63,7 +64,8 @@ pub fn map_and_touch_us(side: Side, len: usize) -> anyhow::Result<f64> {
     Ok(begin.elapsed().as_secs_f64() * 1e6)
 }
 
-/// GiB/s of opening a file, reading all of it into fresh memory, adding it up, unmapping and closing.
+/// The rate in GiB/s of opening a file, reading all of it into fresh memory, adding it up,
+/// unmapping and closing.
 pub fn open_to_close_gib_s(side: Side, path: &Path, len: usize, sum: u64) -> anyhow::Result<f64> {
     let manager = manager(side, len)?;
     let mut piece = vec![0; PIECE_BYTES];
@@ -88,7 +90,7 @@ pub fn sum_of(words: &[u64]) -> u64 {
     words.iter().fold(0u64, |sum, word| sum.wrapping_add(*word))
 }
 
-/// How long it takes to touch so much of each 64 KiB for the first time, by base pages.
+/// The time to touch a part of each 64 KiB for the first time, by base page.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Density {
     /// The part of each 64 KiB that is touched.
@@ -127,8 +129,8 @@ pub fn density_medians(rounds: &[Vec<[f64; 2]>]) -> Vec<Density> {
     TOUCHED_OF_BLOCK.into_iter().enumerate().filter_map(of).collect()
 }
 
-/// The least density from which on 64 KiB take no longer than 4 KiB, between two measured ones by a straight line. None if
-/// they always do.
+/// The least density from which on 64 KiB take no longer than 4 KiB, interpolated linearly between
+/// two measured ones. `None` if they always take longer.
 pub fn break_even(densities: &[Density]) -> Option<f64> {
     let behind = |d: &Density| d.us_per_64k_at_64k - d.us_per_64k_at_4k;
     let last_behind = densities.iter().rposition(|d| behind(d) > 0.0);

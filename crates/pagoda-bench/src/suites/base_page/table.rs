@@ -1,4 +1,4 @@
-//! The figures for people. Pure.
+//! The figures of the bench as tables for people. Pure. Never computes a figure.
 
 use pagoda_core::size::Bytes;
 use serde_json::Value;
@@ -24,7 +24,7 @@ const REDIS: [Column; 3] = [("GET/s", "{get_ops:0}"), ("SET/s", "{set_ops:0}"), 
 const SV39: &str = "\nSv39 as published, computed: {table_bytes_64k:b} of tables at 64 KiB and {table_bytes_4k:b} at 4 KiB, \
 {tlb_reach_ratio:0} times the TLB reach\n";
 
-/// For people.
+/// The tables for people.
 pub fn table(report: &Value) -> String {
     let above = "{buffer_bytes:b} touched for the first time, then read at random; medians of {rounds} rounds (least-greatest)\n";
     let mut text = fill(above, report);

@@ -1,8 +1,8 @@
 //! Running over budget: the worker's patterns under Pagoda and under the kernel, pair by pair.
 //!
-//! The sides take turns and change who goes first; memory is touched and freed just before each run, because a
-//! virtual machine's host takes back what lies idle; the first pair is discarded. This module must never give one
-//! side a different worker, seed or amount of memory than the other.
+//! The sides take turns, and the first one changes. Memory is touched and freed just before each
+//! run, because a virtual machine's host takes back idle memory. The first pair is discarded. This
+//! module must never give one side a different worker, seed or amount of memory than the other.
 
 pub(crate) mod no_pressure;
 pub(crate) mod report;
@@ -25,19 +25,20 @@ use crate::{Plan, pagoda_run, warm};
 /// Ample for a run that pages every touch to a slow disk at the default budget.
 const RUN_LIMIT: Duration = Duration::from_secs(300);
 
-/// How much more than the budget a process may hold for it to be within it again: what it may take between two looks.
+/// The excess over the budget that counts as within it: the growth between two samples.
 const OVER_AFTER_BURST: u64 = 16 << 20;
 
-/// What is to be measured.
+/// The data of one setting.
 #[derive(Clone, Copy)]
 pub struct Load {
-    /// How well LZ4 compresses the data.
+    /// The ratio by which LZ4 compresses the data.
     pub ratio: f64,
     /// The data over the budget.
     pub budgets: u64,
 }
 
-/// Runs one setting. A kernel side that can't be set up puts its reason into `kernel_reason`, and is not tried again.
+/// Runs one setting. A kernel side that can't be set up leaves its reason in `kernel_reason`, and
+/// is not tried again.
 pub fn measure(
     plan: &Plan,
     load: Load,
@@ -55,7 +56,8 @@ pub fn measure(
     let bench = Bench { plan, load, data, cancel };
     let mut split = bench.best_split(&mut details, kernel_reason)?;
     let (mut pairs, mut after_burst_ms) = (Vec::new(), Vec::new());
-    // The pair of number 0 is the discarded one; on the kernel's side the trial of splits took its place.
+    // The pair of number 0 is the discarded one. On the kernel's side the trial of splits took its
+    // place.
     for number in 0..=plan.pairs {
         let mut pair = Pair::default();
         let kernel_first = number % 2 == 0;
@@ -96,7 +98,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Runs the kernel's side with each split that makes sense, and gives the best; `None` if none ran.
+    /// Runs the kernel's side with each sensible split. Returns the best; `None` if none ran.
     fn best_split(
         &self,
         details: &mut Details,
@@ -105,9 +107,9 @@ impl Bench<'_> {
         let (budget, ratio) = (self.plan.budget, self.load.ratio);
         let fitting = Split::fitting(budget, self.data, ratio);
         let fits = fitting.memcg_limit_bytes + fitting.zram_disk_bytes >= self.data.get();
-        // Where all fits, the derived division needs some slack: the kernel keeps slots of pages that are in memory
-        // too, and what finds none goes to the file. Where it can't fit, the best depends on how fast disk and codec
-        // are.
+        // Where all fits, the derived split needs some slack: the kernel keeps slots of pages that
+        // are in memory too, and the overflow goes to the file. Where it can't fit, the best split
+        // depends on the speed of disk and codec.
         let just_fits = fitting.memcg_limit_bytes as f64 / budget.get() as f64;
         let resident = if fits { [0.9 * just_fits, 0.8 * just_fits] } else { [0.5, 0.25] };
         let candidates = resident.map(|share| Split::with_resident(budget, self.data, ratio, share));
@@ -129,7 +131,8 @@ impl Bench<'_> {
         Ok(best.map(|(_, split)| split))
     }
 
-    /// The kernel with the same total memory. A failure takes the split away, so that it is not tried again.
+    /// Runs the kernel with the same total memory. A failure removes the split, so that it is not
+    /// tried again.
     fn kernel(
         &self,
         split: &mut Option<Split>,
@@ -150,7 +153,7 @@ impl Bench<'_> {
         Ok(Some(phases))
     }
 
-    /// The kernel with the budget for what is resident alone.
+    /// Runs the kernel with the whole budget for resident memory.
     fn uncharged(&self, number: usize, details: &mut Details) -> anyhow::Result<Option<Vec<Phase>>> {
         let side = KernelSide::set_up(&Split::uncharged(self.plan.budget, self.data))?;
         let measured = noted(self.under(side, number), &mut details.kernel_reason)?;
@@ -175,7 +178,7 @@ impl Bench<'_> {
         Ok((finished?.printed()?, side.peak()))
     }
 
-    /// Under Pagoda. A failure is noted, and then it is not tried again.
+    /// Runs under Pagoda. A failure is noted, and not tried again.
     fn pagoda(&self, number: usize, details: &mut Details) -> anyhow::Result<Option<Vec<Phase>>> {
         let scratch = Scratch::new()?;
         let stats = scratch.file("stats.json");
@@ -194,8 +197,8 @@ impl Bench<'_> {
         Ok(Some(phases))
     }
 
-    /// How long Pagoda takes, once all of the data has been written at full speed and its program rests, until the budget is kept
-    /// again. A failure is noted, and then it is not tried again.
+    /// The time until Pagoda is within the budget again, once all of the data has been written at
+    /// full speed and the program rests. A failure is noted, and not tried again.
     fn after_burst_ms(&self, number: usize, details: &mut Details) -> anyhow::Result<Option<f64>> {
         let scratch = Scratch::new()?;
         let options = [
@@ -211,8 +214,8 @@ impl Bench<'_> {
         noted(finished.and_then(|finished| finished.printed()), &mut details.pagoda_reason)
     }
 
-    /// In a region of the library, by the same worker and with the same budget. A failure is noted, and then it is not tried
-    /// again.
+    /// Runs the same worker in a region of the library, with the same budget. A failure is noted,
+    /// and not tried again.
     fn in_thread(&self, number: usize, details: &mut Details) -> anyhow::Result<Option<Vec<Phase>>> {
         let scratch = Scratch::new()?;
         let mut command = self.worker(number);
@@ -231,7 +234,7 @@ impl Bench<'_> {
         let options = [
             ("--data", self.data.get().to_string()),
             ("--ratio", self.load.ratio.to_string()),
-            // Another seed for each pair, the same for both sides of it.
+            // Another seed for each pair, the same for both sides.
             ("--seed", (number + 1).to_string()),
             ("--passes", passes.to_string()),
             ("--zipf", zipf.to_string()),
@@ -240,7 +243,7 @@ impl Bench<'_> {
         worker::command(&self.plan.program, "patterns", options)
     }
 
-    /// As much memory as a run will need in total.
+    /// Warms as much memory as a run needs in total.
     fn warm(&self) {
         warm(Bytes::new(self.plan.budget.get() * 5 / 4));
     }
@@ -252,7 +255,7 @@ fn keep_peak(kept: &mut Option<SwapPeak>, peak: SwapPeak) {
     }
 }
 
-/// The result of a run; of one that failed nothing, and `why` is noted. A signal is passed on.
+/// The result of a run. A failed one gives `None`, and `why` has its reason. A signal is passed on.
 pub fn noted<T>(result: anyhow::Result<T>, why: &mut Option<String>) -> anyhow::Result<Option<T>> {
     result.map(Some).or_else(|error| {
         *why = Some(reason(error)?);
@@ -260,7 +263,7 @@ pub fn noted<T>(result: anyhow::Result<T>, why: &mut Option<String>) -> anyhow::
     })
 }
 
-/// Why a run failed. A signal is passed on: it ends all runs.
+/// The reason why a run failed. A signal is passed on: it ends all runs.
 pub fn reason(error: anyhow::Error) -> anyhow::Result<String> {
     if error.is::<Cancelled>() { Err(error) } else { Ok(format!("{error:#}")) }
 }

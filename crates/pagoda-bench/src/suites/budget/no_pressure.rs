@@ -1,8 +1,9 @@
-//! What Pagoda costs where memory suffices: programs of every day and churn, with 1.2 times their native peak.
+//! The cost of Pagoda where memory suffices: everyday programs and churn, with 1.2 times their
+//! native peak.
 //!
-//! Each is run natively once to learn its peak, then in pairs in turn, the first pair discarded; the overhead is the
-//! median of the ratios of pairs. A program that is not installed is left out with a reason. This module must never
-//! count a run that ended with an error.
+//! Each runs natively once for its peak, then in pairs in turn, the first pair discarded. The
+//! overhead is the median of the ratios of pairs. A program that is not installed is left out with
+//! a reason. This module must never count a run that ended with an error.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,16 +21,16 @@ use crate::report::table::{fill, grid, members};
 use crate::{Plan, pagoda_run, warm, worker};
 
 const RUN_LIMIT: Duration = Duration::from_secs(120);
-/// Touched and freed before each run: what the largest of the programs peaks at.
+/// Memory to touch and free before each run: the greatest peak of the programs.
 const WARM: Bytes = Bytes::mib(320);
-/// About a second each.
+/// Rounds of about a second each.
 const MALLOC_ROUNDS: u64 = 300_000;
 const THREAD_ROUNDS: u64 = 15_000;
 
 /// One timed run: seconds and the peak of anonymous memory.
 type Sample = (f64, u64);
 
-/// Runs everything. Gives the figures, and whether a program ran natively but not under Pagoda.
+/// Runs everything. Returns the figures, and whether a program ran natively but not under Pagoda.
 pub fn measure(plan: &Plan, cancel: &Cancel) -> anyhow::Result<(Value, bool)> {
     let scratch = Scratch::new()?;
     let (mut programs, mut churns) = (BTreeMap::new(), BTreeMap::new());
@@ -56,7 +57,7 @@ pub fn measure(plan: &Plan, cancel: &Cancel) -> anyhow::Result<(Value, bool)> {
     Ok((figures, failed))
 }
 
-/// For people.
+/// The tables for people.
 pub fn table(no_pressure: &Value) -> String {
     let cells = |name: String, outcome: &Value| {
         let figures =

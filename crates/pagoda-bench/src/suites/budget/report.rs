@@ -1,7 +1,7 @@
 //! The printed figures: JSON with keys that other tools read, and tables for people. Pure.
 //!
-//! Every figure is a median over the pairs that count; every spread is the least and the greatest of them. A side
-//! that could not run has nulls and a reason, never a made-up number.
+//! Every figure is a median over the pairs that count; every spread is the least and the greatest
+//! of them. A side that could not run has nulls and a reason, never a made-up number.
 
 use std::collections::BTreeMap;
 
@@ -15,31 +15,31 @@ use crate::report::table::{Column, fill, table as text_table};
 use crate::suites::budget::no_pressure;
 use crate::worker::{Pattern, Phase};
 
-/// What `--help` says of the keys.
+/// The part of `--help` on the keys.
 pub const KEYS: &str = "\
 Keys of the JSON; rates, times and ratios, each of one pair, are medians of the pairs that count, with the least and the greatest in
-…_least and …_most; what was not measured is null, a part that --only leaves out is missing:
+…_least and …_most; an unmeasured figure is null, a part that --only leaves out is missing:
   compressed.PATTERN          data of 3:1 and twice the budget, and in spilled.PATTERN of 2:1 and three times; of the patterns fill,
                               sequential, zipf, random, GiB of touched pages a second: pagoda_gib_s under pagoda run, kernel_gib_s
-                              with the same total memory, kernel_uncharged_gib_s with the budget for what is resident and zram
-                              charged to nobody, in_thread_gib_s in a library's region whose faults are served in the thread that has
-                              them. ratio is Pagoda's over the kernel's, in_thread_ratio that of in_thread, kernel_uncharged_ratio
-                              pagoda_gib_s over kernel_uncharged_gib_s. How long first accesses took, p50, p99 and p999 in
+                              with the same total memory, kernel_uncharged_gib_s with the budget for resident memory and zram
+                              charged to no group, in_thread_gib_s in a library's region whose faults are served in the faulting
+                              thread. ratio is Pagoda's over the kernel's, in_thread_ratio that of in_thread, kernel_uncharged_ratio
+                              pagoda_gib_s over kernel_uncharged_gib_s. Latencies of first accesses, p50, p99 and p999 in
                               microseconds: of touches that took more than one pagoda_fault_us, kernel_fault_us,
-                              kernel_uncharged_fault_us, in_thread_fault_us; of all pagoda_touch_us, kernel_touch_us. touches is how
-                              many a run has, pagoda_faults and kernel_faults how many of them took more than a microsecond
-  compressed.setting          how it was measured, and spilled.setting the same: data_bytes; lz4_ratio_4k and lz4_ratio_64k, what LZ4
-                              makes of them by 4 and by 64 KiB
+                              kernel_uncharged_fault_us, in_thread_fault_us; of all pagoda_touch_us, kernel_touch_us. touches is the
+                              number of a run, pagoda_faults and kernel_faults of those that took more than a microsecond
+  compressed.setting          how it was measured, and spilled.setting the same: data_bytes; lz4_ratio_4k and lz4_ratio_64k, by LZ4
+                              for 4 and for 64 KiB at a time
   compressed.setting.kernel_split  how the budget was divided: memcg_limit_bytes of the memory group, zram_limit_bytes of memory for zram,
                               zram_disk_bytes of content in it, swap_file_bytes behind it. kernel_splits_tried has each split that
                               was tried, and the geometric_mean_gib_s of its patterns, null if it failed
   compressed.setting.kernel_swap_peak  of the run that took most: zram_memory_bytes, zram_memory_per_content, that over the content it
-                              held, swap_file_bytes; kernel_uncharged_swap_peak the same with zram charged to nobody
+                              held, swap_file_bytes; kernel_uncharged_swap_peak the same with zram charged to no group
   compressed.setting.pagoda_anonymous_bytes_peak  the most that the process under Pagoda was seen with
   compressed.setting.pagoda_after_burst_ms  from the end of a burst of all the data until the process, at rest, is within the budget
                               and 16 MiB again
-  compressed.setting.pagoda_stats  what `pagoda run --stats` wrote of the last run; the library's pagoda::stats::counters::Stats says what
-                              its counters are
+  compressed.setting.pagoda_stats  the file of `pagoda run --stats` of the last run; the library's pagoda::stats::counters::Stats explains
+                              its counters
   compressed.setting.pagoda_reason, compressed.setting.in_thread_reason, compressed.setting.kernel_reason  why a side failed; missing
                               if it did not
   no_pressure.programs        python3, redis-benchmark, sort, with budget_bytes, 1.2 times native_peak_bytes, of a run before all pairs,
@@ -49,7 +49,7 @@ Keys of the JSON; rates, times and ratios, each of one pair, are medians of the 
   no_pressure.overhead_percent_max  the largest of the programs
   no_pressure.malloc_churn_ratio, no_pressure.thread_churn_ratio  time over native time
   kernel                      how its side was made; null if this machine does not allow it, and kernel_reason, missing else, says why
-  budget_bytes, pairs         what was run";
+  budget_bytes, pairs         the size of the run";
 
 /// One setting: four patterns, and how they were measured.
 #[derive(Serialize)]
@@ -63,9 +63,9 @@ pub struct Setting {
 #[derive(Default, Serialize)]
 pub struct Details {
     pub data_bytes: u64,
-    /// What LZ4 makes of the data, 4 KiB at a time.
+    /// The ratio of LZ4 for the data, 4 KiB at a time.
     pub lz4_ratio_4k: f64,
-    /// The same, 64 KiB at a time.
+    /// The ratio of LZ4 for the data, 64 KiB at a time.
     pub lz4_ratio_64k: f64,
     pub kernel_split: Option<Split>,
     pub kernel_splits_tried: Vec<TriedSplit>,
@@ -73,11 +73,12 @@ pub struct Details {
     pub kernel_uncharged_swap_peak: Option<SwapPeak>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel_reason: Option<String>,
-    /// The most anonymous memory that the process under Pagoda was seen with, every ten milliseconds.
+    /// The peak of anonymous memory of the process under Pagoda, sampled every ten milliseconds.
     pub pagoda_anonymous_bytes_peak: Option<u64>,
-    /// How long it took after a burst of all the data until its process was within the budget and 16 MiB again, at rest.
+    /// The time after a burst of all the data until its resting process was within the budget and
+    /// 16 MiB again.
     pub pagoda_after_burst_ms: Option<Measured>,
-    /// What `pagoda run --stats` wrote for the last run.
+    /// The file of `pagoda run --stats` of the last run.
     pub pagoda_stats: Option<serde_json::Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pagoda_reason: Option<String>,
@@ -85,14 +86,14 @@ pub struct Details {
     pub in_thread_reason: Option<String>,
 }
 
-/// A division of the budget that was tried, and what it reached over the four patterns.
+/// A tried split of the budget, and its result over the four patterns.
 #[derive(Clone, Serialize)]
 pub struct TriedSplit {
     pub split: Split,
     pub geometric_mean_gib_s: Option<f64>,
 }
 
-/// What one pair of runs measured, a side that did not run left out.
+/// The phases of one pair of runs. A side that did not run is left out.
 #[derive(Default)]
 pub struct Pair {
     pub pagoda: Option<Vec<Phase>>,
@@ -151,7 +152,7 @@ const COLUMNS: [Column; 9] = [
     ("in thread fault us 50/99/99.9%", "{in_thread_fault_us:0p}"),
 ];
 
-/// For people.
+/// The tables for people.
 pub fn table(report: &Value) -> String {
     let mut text = String::new();
     for name in ["compressed", "spilled"] {
@@ -221,7 +222,7 @@ mod tests {
         Setting { patterns, setting }
     }
 
-    /// With nothing left out.
+    /// Details with nothing left out.
     fn details() -> Details {
         let split = Split::uncharged(Bytes::mib(1), Bytes::mib(2));
         Details {

@@ -1,9 +1,9 @@
-//! anon-w-seq: processes that each write a large area of memory from the beginning to the end, all at once, so that each has
-//! the less of the last-level cache the more there are.
+//! anon-w-seq: processes that each write a large area of memory from the beginning to the end, all
+//! at once. The more processes, the smaller the share of the last-level cache of each.
 //!
-//! The measure by which Linux took over converging on the target, from the vm-scalability suite. Every side runs in the same
-//! processes and in turn (`writer.rs`). What our orders leave out is the fault itself: they clear in place. This module must
-//! never report a row in which a process was missing.
+//! Linux adopted converging on the target by this measure, from the vm-scalability suite. Every
+//! side runs in the same processes and in turn (`writer.rs`). Our orders leave out the fault
+//! itself: they clear in place. This module must never report a row in which a process was missing.
 
 use std::fs;
 use std::thread;
@@ -23,12 +23,12 @@ use crate::worker;
 
 /// Processes for each processor.
 const PROCESSES_PER_CORE: [usize; 4] = [1, 2, 4, 8];
-/// Rounds here for each round of the orders: many short ones, so that what else runs on the machine now and then spoils
-/// some of them and not the median.
+/// Rounds here for each round of the orders: many short ones, so that other load on the machine
+/// spoils some of them and not the median.
 const ROUNDS: usize = 3;
-/// How long the processes may take to get their memory, and to end when their slots are over.
+/// The time that the processes have to get their memory, and to end after their slots.
 const GRACE: Duration = Duration::from_secs(60);
-/// Between telling all of them when to start and that moment.
+/// The time from the announcement of the start to the start itself.
 const START_IN: Duration = Duration::from_millis(50);
 const POLL: Duration = Duration::from_millis(2);
 
@@ -42,14 +42,14 @@ pub fn measure(setup: &Setup, cores: usize, cancel: &Cancel) -> anyhow::Result<V
     PROCESSES_PER_CORE.into_iter().map(row).collect()
 }
 
-/// How many rows there will be.
+/// The number of rows.
 pub const ROWS: usize = PROCESSES_PER_CORE.len();
 
 fn run(setup: &Setup, cores: usize, processes: usize, cancel: &Cancel) -> anyhow::Result<Value> {
-    // The same memory for all of them together in every row: a cache holds the same share of it.
+    // The total is the same in every row: a cache holds the same share of it.
     let frame = FrameSize::HUGE.bytes() as u64;
     let area = Bytes::new((setup.cycled_bytes.get() / processes as u64 / frame).max(2) * frame);
-    // One more, which is discarded.
+    // One more round, which is discarded.
     let rounds = ROUNDS * setup.rounds + 1;
     // The kernel clears over 1 GiB in a second.
     let settle = Duration::from_millis(setup.cycled_bytes.get() >> 20);
@@ -104,8 +104,8 @@ fn run(setup: &Setup, cores: usize, processes: usize, cancel: &Cancel) -> anyhow
 struct Round([f64; Side::ALL.len()]);
 
 impl Round {
-    /// From its slots. `None` if somebody else had the processors for a whole slot: what there is no rate of can't be
-    /// compared.
+    /// The rates from the slots of a round. `None` if another program had the processors for a
+    /// whole slot: a side without a rate can't be compared.
     fn of(slots: &[(Side, f64)]) -> Option<Self> {
         let rate = |side| slots.iter().find(|(of, _)| *of == side).map_or(f64::NAN, |(_, rate)| *rate);
         let rates = Side::ALL.map(rate);
@@ -117,7 +117,7 @@ impl Round {
     }
 }
 
-/// Three digits, never more than what was measured: these ratios are held against bounds from below.
+/// Rounds down to three digits: these ratios are held against bounds from below.
 fn round_down(ratio: f64) -> f64 {
     (ratio * 1000.0).floor() / 1000.0
 }
@@ -129,7 +129,7 @@ fn await_all(meet: &Scratch, writers: &mut Vec<Running>, cancel: &Cancel) -> any
     while (0..count).any(|number| !meet.file(&ready_file(number)).exists()) {
         cancel.check()?;
         if let Some(ended) = writers.iter_mut().position(Running::ended) {
-            // For what it has to say.
+            // For the writer's own message.
             writers.swap_remove(ended).wait(GRACE, cancel, || ())?;
             bail!("a writer ended before it was ready");
         }
@@ -141,9 +141,9 @@ fn await_all(meet: &Scratch, writers: &mut Vec<Running>, cancel: &Cancel) -> any
     Ok(())
 }
 
-/// The figures of one number of processes; nothing without rounds. A rate is what the processes wrote
-/// in a second of their processor time, times the processors that they have: what they write in a
-/// second of a machine that does nothing else. Ratios are of rounds.
+/// The figures of one number of processes; `None` without rounds. A rate is the bytes written per
+/// second of processor time, times the processors: the rate on an idle machine. Ratios are of
+/// rounds.
 fn figures(setup: &Setup, processes: usize, area: Bytes, rounds: &[Round]) -> Option<Value> {
     let of = |side: Side| rounds.iter().map(|round| round.rate(side)).collect::<Vec<f64>>();
     let ratio = |over: Side, under: Side| {

@@ -1,8 +1,10 @@
-//! First touches of base pages: by the kernel, by Pagoda with memory that it takes then, and with frames that were got ready ahead.
+//! First touches of base pages: by the kernel, by Pagoda with memory taken in the fault, and with
+//! frames made ready ahead.
 //!
-//! Each page is touched in an order that nobody can go ahead of, and written whole. It is done alone and beside a thread that is busy: a
-//! move interrupts it, a copy does not. Before each turn of frames that are ready as many are ready as are kept, and after it again, so
-//! that nobody gets any ready while others are timed. This module must never tell figures of frames that were not ready for those of frames that were.
+//! Each page is touched in an order that defeats readahead, and written whole: alone, and beside a
+//! busy thread, which a move interrupts and a copy does not. Before and after each turn of ready
+//! frames the pool is full, so that no thread clears while others are timed. This module must never
+//! report figures of frames that were not ready as those of ready ones.
 
 use std::time::{Duration, Instant};
 
@@ -26,13 +28,13 @@ use crate::measure::turns::turns;
 const BUDGET: Bytes = Bytes::gib(1);
 const BASE: usize = BasePage::K64.bytes();
 
-/// How long the frames of a round may take to be ready.
+/// The time that the frames of a round have to be ready.
 const AHEAD_MOST: Duration = Duration::from_secs(20);
 
-/// A busy thread writes through so much.
+/// The memory that a busy thread writes through.
 const BUSY_BYTES: u64 = 1 << 20;
 
-/// Microseconds for each base page: the touch alone, and with writing all of it, medians.
+/// Median microseconds for each base page: the touch alone, and the write of all of it included.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Times {
     pub touch_us: f64,
@@ -60,9 +62,9 @@ impl Samples {
     }
 }
 
-/// The numbers of a round's pages, no two neighbours after one another.
+/// The numbers of a round's pages, no two neighbours in sequence.
 fn order(pages: usize) -> impl Iterator<Item = usize> {
-    // An odd step passes through all of a power of two.
+    // An odd step visits every page of a power of two.
     (0..pages).map(move |number| number * 37 % pages)
 }
 
@@ -70,7 +72,7 @@ fn pages() -> usize {
     (ready_base_most(BUDGET).as_usize() / BASE).next_power_of_two()
 }
 
-/// A manager, and what was measured of its regions.
+/// A manager, and the figures of its regions.
 struct Side {
     manager: Manager,
     is_ready: bool,
@@ -80,7 +82,7 @@ struct Side {
 
 impl Side {
     fn new(is_ready: bool, in_thread: bool) -> anyhow::Result<Self> {
-        // What is filled in parts comes from the kernel.
+        // Fault-around would fill pages in parts, with memory of the kernel's.
         let builder = Manager::builder().budget(BUDGET).base_page(BasePage::K64).user_mode_only(true);
         let builder = builder.tune(|tuning| tuning.fault_around(false));
         let builder = builder
@@ -113,7 +115,7 @@ impl Side {
         if self.is_ready { self.await_ready() } else { Ok(()) }
     }
 
-    /// Nothing is got ready before somebody has asked.
+    /// Waits for ready frames. A first fault asks for them: none is made ready before.
     fn await_ready(&self) -> anyhow::Result<()> {
         let mut asking = self.manager.region(Bytes::new(BASE as u64)).create().context("a region")?;
         asking.write_at(0, &[1]).expect("written");
@@ -130,16 +132,16 @@ impl Side {
 
     fn ready_cpu_us(&self) -> f64 {
         let stats = self.manager.stats();
-        // Those that lie there, and those that were taken: nothing else becomes of them where there is room.
+        // Frames in the pool and frames taken: where memory suffices there are no others.
         let frames = stats.ready_bytes / BASE as u64 + stats.faults_zero_ready;
         round(stats.clearing_ahead_ns as f64 / 1e3 / frames.max(1) as f64)
     }
 }
 
-/// The kernel's: a base page is sixteen faults.
+/// The kernel's side: a base page is sixteen faults.
 fn kernel(samples: &mut Samples) -> anyhow::Result<()> {
     let map = || HugeFrames::untouched((pages() * BASE).div_ceil(2 << 20), false).context("mapping memory");
-    // What lies unused for some seconds the host takes away.
+    // A virtual machine's host takes back memory after some idle seconds.
     let mut warm = map()?;
     warm.populate().context("warming the kernel's memory")?;
     drop(warm);
@@ -191,7 +193,7 @@ fn row(setup: &Setup, busy_threads: usize, cancel: &Cancel) -> anyhow::Result<Va
         "ratio_ready": round(pagoda_ready.touch_us / pagoda.touch_us),
         "ratio_in_thread_ready": round(in_thread_ready.touch_us / in_thread.touch_us),
         "ready_cpu_us": sides[1].ready_cpu_us(),
-        // Of the base pages that got such frames, by a handler, in the last round.
+        // Base pages with such frames, by a handler, in the last round.
         "ready_contiguous_percent": sides[1].contiguous_percent,
     }))
 }

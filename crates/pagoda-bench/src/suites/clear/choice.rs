@@ -1,8 +1,9 @@
-//! The choice of an order at work: threads that clear huge frames at the same time, by each of the two orders that it chooses from and
-//! by the one it chooses.
+//! The choice of an order at work: threads that clear huge frames at the same time, by each of the
+//! two candidate orders and by the chosen one.
 //!
-//! One choice serves all threads, as an engine's does, and knows no more than that. The sides take turns, another one first in each
-//! round, and the first round does not count: the choice learns in it.
+//! One choice serves all threads, as in an engine, and must never know more than it does there. The
+//! sides take turns, another one first in each round. The first round does not count: the choice
+//! learns in it.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -21,13 +22,13 @@ use crate::measure::process::Cancel;
 use crate::measure::stats::{median, midmean, round};
 use crate::measure::turns::turns;
 
-/// How many clear at the same time: one, as many as processors, twice as many.
+/// Numbers of threads that clear at the same time: one, as many as processors, twice as many.
 pub const CROWDS: usize = 3;
 
-/// The two orders, and what is chosen.
+/// The two fixed orders, and the chosen one.
 const SIDES: [Option<Order>; 3] = [Some(Order::Streaming), Some(Order::Neighbourhood), None];
 
-/// What the threads share.
+/// The state that the threads share.
 #[derive(Default)]
 struct Shared {
     choice: Mutex<Choice>,
@@ -37,7 +38,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// What was chosen while it learned. What it has learned stays.
+    /// Resets the counts of the learning round. The choice keeps its knowledge.
     fn forget(&self) {
         self.chosen.store(0, Ordering::Relaxed);
         self.chosen_streaming.store(0, Ordering::Relaxed);
@@ -89,7 +90,7 @@ fn crowd(setup: &Setup, threads: usize, cancel: &Cancel) -> anyhow::Result<Value
     }))
 }
 
-/// Clears `count` frames in turn and says what each took.
+/// Clears `count` frames in turn. Returns the time of each.
 fn clear(count: usize, frames: &mut HugeFrames, side: Option<Order>, shared: &Shared) -> Vec<f64> {
     let clearer = Clearer::for_this_processor();
     let choice = || shared.choice.lock().expect("nothing panics with this lock held");

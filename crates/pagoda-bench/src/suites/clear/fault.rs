@@ -1,12 +1,17 @@
-//! From a touch to its return: what 2 MiB of fresh memory cost by the kernel, by small and by huge pages, and by Pagoda, with a
-//! frame that is cleared within the fault and with one that was cleared ahead, each served by a handler that is woken and in
-//! the thread that touches.
+//! From a touch to its return: the time of 2 MiB of fresh memory. The kernel gives small or huge
+//! pages. Pagoda gives frames cleared in the fault or ahead, each by a woken handler and in the
+//! faulting thread.
 //!
-//! Each round has all sides in turn, another one first in each, on memory that was touched just before, and the first round does not
-//! count. The kernel's memory is touched and given back right before its turn: what lies unused for some seconds the host takes away. What is
-//! touched of a frame is its beginning, its middle or any page of it, by turns. Pagoda's frames had been written by the last region; of those that were cleared ahead ten times as many are used as are kept
-//! ready, while the program writes each whole, and the processor time of clearing them is told. When its turn ends as many are
-//! ready again, so that nobody clears while others are timed. This module must never tell figures of which more than one in eight is of another kind of page or frame than it stands for.
+//! Each round has all sides in turn, another one first in each. All memory was touched just before,
+//! and the first round does not count. The kernel's memory is touched and given back right before
+//! its turn, because a virtual machine's host takes back idle memory. The touched page of a frame
+//! is its first, its middle or any page, by turns.
+//!
+//! Pagoda's frames were written by the last region. Ten times the pool of frames cleared ahead are
+//! used, while the program writes each whole, and the processor time of clearing them is reported.
+//! At the end of the turn the pool is full again, so that no thread clears while others are timed.
+//! This module must never report figures of which more than one in eight is of another kind of page
+//! or frame than it stands for.
 
 use std::time::{Duration, Instant};
 
@@ -24,16 +29,16 @@ use crate::measure::process::Cancel;
 use crate::measure::stats::{self, Measured, median, round};
 use crate::measure::turns::turns;
 
-/// Frames of a round: as many as are kept ready at most.
+/// Frames of a round: the most that are kept ready.
 const FRAMES: usize = 32;
 
-/// An eighth of it may lie ready, which is all that ever does.
+/// The budget. An eighth of it may lie ready, which has room for the whole pool.
 const BUDGET: Bytes = Bytes::mib(1024);
 
-/// Regions of [`FRAMES`] that take frames which were cleared ahead.
+/// Regions of [`FRAMES`] that take frames cleared ahead.
 const SUSTAINED: usize = 10;
 
-/// How long the program waits for the first frames that are cleared ahead.
+/// The time that the program waits for the first frames cleared ahead.
 const AHEAD_MOST: Duration = Duration::from_secs(5);
 
 fn us(time: Duration) -> f64 {
@@ -64,12 +69,12 @@ impl Times {
     }
 }
 
-/// Where the frame of this number is touched first: at its beginning, in its middle, or anywhere, by turns.
+/// The first touched byte of a frame: at its beginning, in its middle, or anywhere, by turns.
 fn first_touch(frame: usize) -> usize {
     match frame % 3 {
         0 => 0,
         1 => HUGE_FRAME / 2,
-        // An odd step: another page each time.
+        // An odd step gives another page each time.
         _ => frame * 181 % (HUGE_FRAME / OS_PAGE) * OS_PAGE,
     }
 }
@@ -107,7 +112,7 @@ fn kernel(huge: bool, times: &mut Times, content: &[u8]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A manager, and what was measured of its regions.
+/// A manager, and the figures of its regions.
 struct Side {
     manager: Manager,
     clears_ahead: bool,
@@ -125,13 +130,13 @@ impl Side {
         Ok(Self { before: manager.stats(), manager, clears_ahead, times: Times::default() })
     }
 
-    /// What was measured until now does not count.
+    /// Starts the count: earlier figures don't count.
     fn begin(&mut self) {
         self.times = Times::default();
         self.before = self.manager.stats();
     }
 
-    /// The regions of one round.
+    /// Runs the regions of one round.
     fn round(&mut self, content: &[u8]) -> anyhow::Result<()> {
         if !self.clears_ahead {
             return region(&self.manager, &mut self.times, content).map(drop);
@@ -141,10 +146,10 @@ impl Side {
         await_ready(&self.manager)
     }
 
-    /// That most frames of so many rounds were cleared within the fault.
+    /// Checks that most frames of so many rounds were cleared in the fault.
     fn check_cleared(&self, rounds: usize) -> anyhow::Result<()> {
         let faults = (rounds * FRAMES) as u64;
-        // Where the kernel once had no huge page the frame was not kept. The median is of the others.
+        // A frame is not kept where the kernel once had no huge page. The median is of the others.
         let cleared = self.manager.stats().cleared_in_fault_bytes / HUGE_FRAME as u64;
         ensure!(
             cleared >= faults - faults / 8,
@@ -153,7 +158,7 @@ impl Side {
         Ok(())
     }
 
-    /// The figures of frames that are cleared ahead, sustained.
+    /// The figures of frames cleared ahead, sustained.
     fn prezeroed(&self, rounds: usize, thp: &Times) -> Value {
         let (before, after) = (&self.before, self.manager.stats());
         let count = (rounds * SUSTAINED * FRAMES) as u64;
@@ -171,8 +176,8 @@ impl Side {
     }
 }
 
-/// What was cleared within each of so many faults, if so much was ready: what was not. The counters of what is cleared don't tell it,
-/// for a frame that the kernel cleared may have been got ahead.
+/// Bytes cleared in each of so many faults: those that were not taken ready. The counters of
+/// clearing can't say so, for a frame that the kernel cleared may have been taken ahead.
 fn bytes_in_fault(frames: u64, taken_bytes: u64) -> u64 {
     (frames * HUGE_FRAME as u64).saturating_sub(taken_bytes) / frames.max(1)
 }
@@ -181,7 +186,8 @@ fn middle(times: &[f64]) -> f64 {
     round(median(times).unwrap_or(f64::NAN))
 }
 
-/// The median of all times, with the least and the greatest of so many rounds, each of which has as many times.
+/// The median of all times, with the least and the greatest of the rounds. All rounds have as many
+/// times.
 fn of_rounds(times: &[f64], rounds: usize) -> Measured {
     let of_each = (times.len() / rounds.max(1)).max(1);
     let medians: Vec<f64> = times.chunks_exact(of_each).filter_map(median).collect();
@@ -193,7 +199,8 @@ fn content() -> Vec<u8> {
     (0..HUGE_FRAME).map(|i| (i % 251) as u8 + 1).collect()
 }
 
-/// Frames that are cleared ahead beside as many threads that thrash the cache, in turn with the kernel's huge pages.
+/// Measures frames cleared ahead beside so many cache-thrashing threads, in turn with the kernel's
+/// huge pages.
 pub fn prezeroed(setup: &Setup, thrashers: usize, cancel: &Cancel) -> anyhow::Result<Value> {
     let (content, mut ready, mut thp) = (content(), Side::new(true, false)?, Times::default());
     let _thrashers = Thrashers::start(thrashers, setup.llc_bytes);
@@ -211,8 +218,8 @@ pub fn prezeroed(setup: &Setup, thrashers: usize, cancel: &Cancel) -> anyhow::Re
     Ok(ready.prezeroed(setup.rounds, &thp))
 }
 
-/// Measures all sides. The spreads are those of the rounds' medians. Beside them the figures of
-/// frames that are cleared ahead.
+/// Measures all sides. The spreads are those of the rounds' medians. The second value has the
+/// figures of frames cleared ahead.
 pub fn measure(setup: &Setup, cancel: &Cancel) -> anyhow::Result<(Value, Value)> {
     let content = content();
     let mut sides =
@@ -222,7 +229,7 @@ pub fn measure(setup: &Setup, cancel: &Cancel) -> anyhow::Result<(Value, Value)>
         cancel.check()?;
         setup.progress.inc(1);
         if number == 1 {
-            // The first round warms all memory, and gives the frames that are used again from then on.
+            // The first round warms all memory, and gives the frames that are reused from then on.
             [small, thp] = [(); 2].map(|()| Times::default());
             sides.iter_mut().for_each(Side::begin);
         }
@@ -253,7 +260,7 @@ pub fn measure(setup: &Setup, cancel: &Cancel) -> anyhow::Result<(Value, Value)>
     Ok((fault, ready.prezeroed(setup.rounds, &thp)))
 }
 
-/// Waits until as many frames are ready as are kept, which the last region left.
+/// Waits until the pool of ready frames is full, as the last region left it.
 fn await_ready(manager: &Manager) -> anyhow::Result<()> {
     let begin = Instant::now();
     let used = |stats: &Stats| stats.cleared_ahead_bytes;
@@ -285,7 +292,7 @@ mod tests {
     fn of_frames_that_were_all_ready_nothing_was_cleared_in_a_fault() {
         let frame = HUGE_FRAME as u64;
         assert_eq!((bytes_in_fault(320, 320 * frame), bytes_in_fault(4, 3 * frame)), (0, frame / 4));
-        // One that was taken and not used.
+        // One frame was taken and not used.
         assert_eq!(bytes_in_fault(320, 321 * frame), 0);
     }
 

@@ -1,15 +1,17 @@
-//! What a program does with a frame that it was given: look at the page it came for, and write all of it.
+//! The program's use of a frame: it reads the page that faulted, and writes all of the frame. The
+//! same on every side. Never timed here: the caller holds the clock.
 
 use std::hint::black_box;
 
 use pagoda_core::page::OS_PAGE;
 
-/// As long as a cache line on every processor that Pagoda runs on.
+/// The length of a cache line on every processor that Pagoda runs on.
 const LINE: usize = 64;
 
-/// Reads each line of an OS page once. Gives the sum of their first bytes: zero for a page that was cleared.
+/// Reads each line of an OS page once. Returns the sum of their first bytes: zero for a cleared
+/// page.
 pub fn touch(frame: &[u8], page: usize) -> u64 {
-    // Opaque once and not line by line: what the loop itself takes hides what it looks for.
+    // Opaque once and not line by line: the cost of the loop would hide the effect.
     let page = black_box(&frame[page * OS_PAGE..][..OS_PAGE]);
     page.chunks_exact(LINE).map(|line| u64::from(line[0])).sum()
 }

@@ -1,11 +1,14 @@
-//! Clearing huge frames in different orders, side by side: what the order does to the first touch of the target, to
-//! writing the frame, and to processes that write a lot of memory at once.
+//! Clearing huge frames in different orders, side by side: the effect of the order on the first
+//! touch of the target, on writing the frame, and on processes that write much memory at once.
 //!
-//! `orders` and `pressure` clear frames that stay in place (`clear/orders.rs`), without and with thrashers of the cache;
-//! `choice` lets threads clear them as an engine chooses (`clear/choice.rs`); `fault` takes them from Pagoda's engine and from the
-//! kernel (`clear/fault.rs`), and `base` base pages (`clear/base.rs`); `anon_w_seq` sets processes beside each
-//! other and beside the kernel's huge pages (`clear/anon_w_seq.rs`). All memory is touched before it is measured. This module
-//! must never change a setting of the machine: where it gives no transparent huge pages, that is an error that says so.
+//! `orders` and `pressure` clear frames that stay in place (`clear/orders.rs`), without and with
+//! cache-thrashing threads. `choice` lets threads clear them as an engine chooses
+//! (`clear/choice.rs`). `fault` takes them from Pagoda's engine and from the kernel
+//! (`clear/fault.rs`), and `base` takes base pages (`clear/base.rs`). `anon_w_seq` sets processes
+//! beside each other and beside the kernel's huge pages (`clear/anon_w_seq.rs`).
+//!
+//! All memory is touched before it is measured. This module must never change a setting of the
+//! machine: a machine without transparent huge pages is an error that says so.
 
 mod anon_w_seq;
 mod base;
@@ -36,18 +39,18 @@ use crate::measure::machine::{available_memory_bytes, last_level_cache_bytes};
 use crate::measure::process::Cancel;
 use crate::report::json::report;
 
-/// Frames are taken in turn from this many times the last-level cache: a sixteenth of what is written could still be there
-/// if the cache did its worst.
+/// Frames are taken in turn from this many times the last-level cache: at worst a sixteenth of the
+/// written memory could still be cached.
 const CYCLED_PER_CACHE: u64 = 16;
-/// The most in a short run, whatever the cache: the kernel clears it in half a second.
+/// The limit of a short run, whatever the cache: the kernel clears it in half a second.
 const QUICK_BYTES: u64 = 512 << 20;
-/// Where the kernel does not tell the size of the cache.
+/// The size of the cache where the kernel has no figure.
 const CACHE_ASSUMED: u64 = 32 << 20;
 
-/// What `--help` says of the keys.
+/// The part of `--help` on the keys.
 pub(crate) const KEYS: &str = "\
 Keys of the JSON, medians of the rounds:
-  orders.ORDER, pressure.ORDER  alone, and beside thrashers of the cache; of ascending, converge, reverse-in-page, neighbourhood,
+  orders.ORDER, pressure.ORDER  alone, and beside threads that thrash the cache; of ascending, converge, reverse-in-page, neighbourhood,
                               streaming: clear_us, first_touch_ns, first_touch_ratio_vs_ascending, write_all_us, total_us, user_s,
                               cleared_after_target_max, extents_max, bytes_in_fault, frames, targets (first, middle, random) and perf
                               (ipc, cache_miss_percent); if that is missing perf_reason says why
@@ -67,9 +70,9 @@ Keys of the JSON, medians of the rounds:
                               ascending ratio_converge_vs_ascending, ratio_reverse_in_page_vs_ascending,
                               ratio_neighbourhood_vs_ascending, ratio_streaming_vs_ascending, ratio_kernel_thp_vs_ascending; best, and
                               ratio_best_vs_kernel
-  thrashers, llc_bytes, cycled_bytes, clock_ns, cached_kernel, streaming_kernel, rounds  what was run, and how this processor clears";
+  thrashers, llc_bytes, cycled_bytes, clock_ns, cached_kernel, streaming_kernel, rounds  the size of the run, and how this processor clears";
 
-/// What to measure.
+/// The options of the bench.
 #[derive(Args, Debug)]
 #[command(after_long_help = KEYS)]
 pub struct ClearArgs {
@@ -84,20 +87,20 @@ pub struct ClearArgs {
     rounds: Option<u16>,
 }
 
-/// What all parts of a run share.
+/// The settings that all parts of a run share.
 struct Setup {
     /// The path of this program.
     program: String,
     rounds: usize,
-    /// Of each order and place of the target.
+    /// Frames of each order and place of the target.
     frames_per_round: usize,
-    /// How long each side of anon-w-seq runs at a time.
+    /// The length of one slot of each side of anon-w-seq.
     slot: Duration,
-    /// Of all processors.
+    /// The last-level cache of all processors.
     llc_bytes: u64,
     /// The frames that are cleared in turn.
     cycled_bytes: Bytes,
-    /// What reading the clock takes.
+    /// The cost of reading the clock.
     clock_ns: f64,
     progress: ProgressBar,
 }
@@ -114,7 +117,7 @@ pub fn run(args: &ClearArgs) -> anyhow::Result<ExitCode> {
         frames_per_round: if args.quick { 50 } else { 300 },
         slot: Duration::from_millis(120),
         llc_bytes,
-        // No more than a quarter of what is to be had: the thrashers take some, too.
+        // At most a quarter of the available memory: the thrashers take some, too.
         cycled_bytes: Bytes::new((llc_bytes * CYCLED_PER_CACHE).min(if args.quick {
             QUICK_BYTES
         } else {
@@ -129,7 +132,7 @@ pub fn run(args: &ClearArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// As the figures name it.
+/// The name of an order in the figures.
 const fn name(order: Order) -> &'static str {
     match order {
         Order::Ascending => "ascending",
@@ -140,7 +143,7 @@ const fn name(order: Order) -> &'static str {
     }
 }
 
-/// What this thread has taken of a processor, system calls and faults included.
+/// The processor time of this thread, system calls and faults included.
 fn thread_cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
@@ -162,7 +165,7 @@ fn huge_frames(bytes: Bytes) -> anyhow::Result<HugeFrames> {
 impl Setup {
     fn measure(&self, cores: usize, cancel: &Cancel) -> anyhow::Result<Value> {
         let part = |name: &'static str| self.progress.set_message(name);
-        // One processor is left to the thread that is measured, if there is more than one.
+        // One processor is left to the measured thread, if there is more than one.
         let thrashers = (cores - 1).max(1);
         part("orders");
         let (mut orders, perf_reason) = orders::measure(self, 0, cancel)?;

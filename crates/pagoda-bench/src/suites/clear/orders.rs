@@ -1,9 +1,10 @@
-//! The orders one by one, alone and beside thrashers of the cache: what a frame costs to clear, what its target costs to
-//! touch then, and what it costs to write all of it.
+//! The orders one by one, alone and beside cache-thrashing threads: the cost of clearing a frame,
+//! of then touching its target, and of writing all of it.
 //!
-//! The frames are huge, in memory, and so many that none is still in the cache when its turn comes again. The orders take
-//! turns frame by frame, so that whatever else happens on the machine meets all of them. This module must never time a
-//! frame of OS pages for a huge one, nor an order that left something behind: both are errors.
+//! The frames are huge, in memory, and so many that none is still cached when its turn comes again.
+//! The orders take turns frame by frame, so that noise of the machine meets all of them. This
+//! module must never time a frame of OS pages for a huge one, nor an order that skipped a byte:
+//! both are errors.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -23,7 +24,7 @@ use crate::load::data::Random;
 use crate::measure::process::Cancel;
 use crate::measure::stats::{median, median_of, middle_of, midmean, round};
 
-/// The page that is the target.
+/// A choice of the target's page.
 type Place = fn(&mut Random) -> u32;
 
 /// The targets: their name, and the page. At the end of a frame every order is ascending in effect.
@@ -36,7 +37,7 @@ const PLACES: [(&str, Place); 3] = [
 /// The figures of each order, by its name.
 pub type Orders = BTreeMap<&'static str, Value>;
 
-/// One frame: cleared, touched, written.
+/// One frame's times: cleared, touched, written.
 #[derive(Clone, Copy)]
 struct Sample {
     clear_ns: f64,
@@ -49,13 +50,13 @@ struct Side {
     order: Order,
     counters: Option<HardwareCounters>,
     cpu: Duration,
-    /// Of the round under way.
+    /// Samples of the current round.
     samples: Vec<Sample>,
     /// Midmeans, by place and then by round.
     rounds: [Vec<Sample>; PLACES.len()],
 }
 
-/// Frames in turn, and what is needed to clear them.
+/// The frames in turn, and the means to clear them.
 struct Bench<'a> {
     setup: &'a Setup,
     frames: HugeFrames,
@@ -64,7 +65,7 @@ struct Bench<'a> {
     random: Random,
 }
 
-/// What the clock itself takes, in nanoseconds: two readings with nothing between them.
+/// The cost of the clock itself in nanoseconds: two readings with nothing between them.
 pub fn clock_ns() -> f64 {
     let readings: Vec<_> = (0..10_000)
         .map(|_| {
@@ -75,7 +76,8 @@ pub fn clock_ns() -> f64 {
     midmean(&readings).unwrap_or(0.0)
 }
 
-/// Measures all orders, with `thrashers` threads at work beside them. The counters' reason is why there are none.
+/// Measures all orders, with `thrashers` busy threads beside them. The second value is the reason
+/// for missing counters.
 pub fn measure(setup: &Setup, thrashers: usize, cancel: &Cancel) -> anyhow::Result<(Orders, Option<String>)> {
     let mut bench = Bench::new(setup)?;
     let mut reason = None;
@@ -124,7 +126,8 @@ impl Bench<'_> {
 
     fn round(&mut self, sides: &mut [Side], place: Place, counts: bool) -> anyhow::Result<()> {
         for number in 0..self.setup.frames_per_round {
-            // Not always the same order before the same one: what that left in the cache is part of what is measured.
+            // The order changes, so that no order always follows the same one: its remains in the
+            // cache are part of the figure.
             sides.rotate_left(1);
             if number % 2 == 1 {
                 sides.reverse();
@@ -171,7 +174,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Every order really clears a frame; not timed.
+    /// Checks, untimed, that every order clears a whole frame.
     fn check_orders(&mut self) -> anyhow::Result<()> {
         for order in Order::ALL {
             let memory = self.frames.frame(0);
@@ -206,7 +209,7 @@ impl Setup {
         (sample.touch_ns - self.clock_ns).max(0.0)
     }
 
-    /// Medians over the rounds, each of which is the mean over the places of the target.
+    /// Medians over the rounds, each the mean over the places of the target.
     fn times(&self, rounds: &[Sample]) -> Option<Value> {
         let total_us = |sample: &Sample| (sample.clear_ns + self.touch_ns(sample) + sample.write_ns) / 1e3;
         Some(json!({
@@ -219,7 +222,7 @@ impl Setup {
 }
 
 impl Side {
-    /// Of each round the mean over the places.
+    /// The mean over the places, for each round.
     fn over_places(&self) -> Vec<Sample> {
         let of_round = |round: usize| Sample::mean(&self.rounds.each_ref().map(|rounds| rounds[round]));
         (0..self.rounds[0].len()).map(of_round).collect()
@@ -242,7 +245,7 @@ impl Side {
             None => None,
         };
         let shape = Shape::of(self.order);
-        // Upwards: it is held against a bound from above.
+        // Rounded up: it is held against a bound from above.
         let ratio = (median(&ratios).context(none)? * 1000.0).ceil() / 1000.0;
         let mut figures = setup.times(&over_places).context(none)?;
         for (key, value) in [
@@ -261,11 +264,11 @@ impl Side {
     }
 }
 
-/// From the processor's counters, user mode only, over clearing, touching and writing.
+/// Figures of the processor's counters, user mode only, over clearing, touching and writing.
 fn perf(counts: &Counts) -> Value {
     json!({
         "ipc": round(counts.instructions as f64 / counts.cycles as f64),
-        // Of references to the cache that the processor counts by default.
+        // Misses over the cache references that the processor counts by default.
         "cache_miss_percent": round(100.0 * counts.cache_misses as f64 / counts.cache_references as f64),
     })
 }

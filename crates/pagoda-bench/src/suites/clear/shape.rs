@@ -1,4 +1,5 @@
-//! What an order is by its numbers, whatever the machine: how much is cleared after the target, and in how many pieces.
+//! The shape of an order, whatever the machine: the pages cleared after the target, and the number
+//! of pieces.
 //!
 //! Counted from the extents themselves, never written down.
 
@@ -7,11 +8,11 @@ use pagoda_core::page::OS_PAGE;
 
 /// The worst over all targets of a huge frame.
 pub struct Shape {
-    /// The most pages that are cleared after the target.
+    /// The most pages cleared after the target.
     pub cleared_after_target_max: u32,
     /// The most extents.
     pub extents_max: usize,
-    /// Bytes that are cleared.
+    /// Bytes cleared.
     pub bytes: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The figures for people. Pure.
+//! The figures of the bench as tables for people. Pure. Never computes a figure.
 
 use serde_json::Value;
 
@@ -77,7 +77,7 @@ writing all {write_all_us:1} us; the kernel's THP {kernel_thp_write_all_us:1} us
 
 const ANON_W_SEQ: &str = "anon-w-seq, GiB/s of all processes by processor time; our orders clear in place, the kernel's side has its fault in it";
 
-/// For people.
+/// The tables for people.
 pub fn table(report: &Value) -> String {
     let rows = |key: &str| report[key].as_array().into_iter().flatten();
     let plain = |columns: &[Column], key: &str| text_table([], columns, rows(key).map(|row| ([], row)));
@@ -103,7 +103,7 @@ pub fn table(report: &Value) -> String {
     text
 }
 
-/// One part of the orders.
+/// The table of one part of the orders.
 pub fn orders(orders: &Value) -> String {
     let rows: Vec<_> = members(orders, "")
         .filter(|(name, _)| *name != "prezeroed")

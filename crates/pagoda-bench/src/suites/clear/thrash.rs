@@ -1,4 +1,5 @@
-//! Somebody else on the machine who needs the cache, too.
+//! Threads that thrash the cache, as other programs on a machine do. They must never outlive the
+//! measurement.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +33,7 @@ impl Drop for Thrashers {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // One that panicked has thrashed as well as it could.
+            // A thread that panicked has thrashed until then.
             let _ = thread.join();
         }
     }

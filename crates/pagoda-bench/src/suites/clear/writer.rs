@@ -1,13 +1,14 @@
-//! One of the processes of anon-w-seq: it writes an area of huge frames from the beginning to the end, again and again, and
-//! tells how many frames it wrote in how much processor time.
+//! One of the processes of anon-w-seq. It writes an area of huge frames from the beginning to the
+//! end, again and again, and reports the frames written and their processor time.
 //!
-//! Time is cut into slots of one length, at the same moments in all processes. In each slot one side clears the frames: the
-//! kernel, by faults on memory that was given back to it just before, or this process itself, by one of the orders and in
-//! place, without a fault. Both use the same memory, so that none of it is cold. This module must never count a frame that was
-//! finished outside of the part of a slot that counts, nor let a slot of the kernel's pass that gave OS pages.
+//! Time is cut into slots of one length, at the same moments in all processes. In each slot one
+//! side clears the frames: the kernel, by faults on memory given back to it just before, or this
+//! process, by one of the orders in place and without a fault. Both use the same memory, so that
+//! none of it is cold. This module must never count a frame finished outside of the counted part of
+//! a slot, nor accept a slot of the kernel's with OS pages.
 //!
-//! Processor time, so that somebody else's programs on the machine don't count as slowness of whichever side was on. The
-//! kernel's share of it, the faults, is in it; giving the memory back is not, as that is not part of writing.
+//! The time is processor time, so that other programs on the machine slow neither side. It includes
+//! the kernel's faults, and excludes giving the memory back, which is not part of writing.
 
 use std::fs;
 use std::path::PathBuf;
@@ -26,16 +27,17 @@ use serde::{Deserialize, Serialize};
 use super::{frame, thread_cpu};
 use crate::measure::turns::turns;
 
-/// The first third of a slot does not count: frames that the last side left are finished, what the kernel's side discarded
-/// and did not write again is populated, and the caches fill with what this side leaves in them. It is longer than the
-/// scheduler takes to have each of eight processes on one processor run once.
+/// The first third of a slot does not count. Frames that the last side left are finished, memory
+/// that the kernel's side discarded and did not write again is populated, and the caches fill with
+/// this side's remains. It is long enough for the scheduler to run each of eight processes on one
+/// processor once.
 const UNCOUNTED_SHARE: u32 = 3;
-/// While the others get ready.
+/// The pause between looks while the other writers get ready.
 const POLL: Duration = Duration::from_millis(1);
-/// The file that holds the moment at which the first slot begins, in nanoseconds of the monotonic clock.
+/// The file with the moment of the first slot, in nanoseconds of the monotonic clock.
 pub const START_FILE: &str = "start";
 
-/// Who clears.
+/// The side that clears.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The kernel, by faults for transparent huge pages.
@@ -45,7 +47,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// All of them.
+    /// All sides.
     pub const ALL: [Self; 6] = [
         Self::Kernel,
         Self::Order(Order::Ascending),
@@ -56,7 +58,7 @@ impl Side {
     ];
 }
 
-/// The sides of all slots: `rounds` times each, every round beginning with another one.
+/// The sides of all slots: `rounds` times each, every round with another one first.
 pub fn schedule(rounds: usize) -> Vec<Side> {
     let round = |number: usize| turns(number, Side::ALL.len()).map(|side| Side::ALL[side]);
     (0..rounds).flat_map(round).collect()
@@ -72,7 +74,7 @@ pub fn settle_after(side: Side, settle: Duration) -> Duration {
     if side == Side::Kernel { settle } else { Duration::ZERO }
 }
 
-/// What a writer is told.
+/// The options of a writer.
 #[derive(Args, Debug)]
 pub struct WriterArgs {
     /// The area, in bytes; whole huge frames.
@@ -82,27 +84,28 @@ pub struct WriterArgs {
     rounds: usize,
     #[arg(long)]
     slot_ms: u64,
-    /// Before each slot that follows one of the kernel's: what that discarded is populated then.
+    /// The pause before each slot that follows one of the kernel's, to populate the discarded
+    /// memory.
     #[arg(long)]
     settle_ms: u64,
-    /// The directory in which the writers say that they are ready, and are told when to start.
+    /// The directory in which the writers report that they are ready and read the start.
     #[arg(long)]
     meet: PathBuf,
-    /// This writer's.
+    /// The number of this writer.
     #[arg(long)]
     number: usize,
 }
 
-/// What was written in the part of a slot that counts.
+/// The frames written in the counted part of a slot.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Written {
     /// Huge frames.
     pub frames: u64,
-    /// What they took of a processor, faults included.
+    /// Their processor time, faults included.
     pub cpu: Duration,
 }
 
-/// The file by which a writer says that it is ready.
+/// The file by which a writer reports that it is ready.
 pub fn ready_file(number: usize) -> String {
     format!("ready-{number}")
 }
@@ -113,7 +116,7 @@ pub fn now() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
 }
 
-/// Gets ready, waits for the start, and writes through all slots. Gives what was written in each slot.
+/// Gets ready, waits for the start, and writes through all slots. Returns the count of each slot.
 pub fn run(args: &WriterArgs) -> anyhow::Result<Vec<Written>> {
     let mut writer = Writer {
         area: super::huge_frames(Bytes::new(args.area))?,
@@ -157,7 +160,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes frames until `end`. Gives those that were finished between `from` and then.
+    /// Writes frames until `end`. Returns those finished between `from` and then.
     fn slot(&mut self, side: Side, from: Duration, end: Duration) -> anyhow::Result<Written> {
         let mut written = Written::default();
         if side == Side::Kernel {
@@ -171,7 +174,7 @@ impl Writer {
             let frame = self.area.frame(self.at);
             let cpu_before = thread_cpu();
             if let Side::Order(order) = side {
-                // What the program is about to write is the frame's beginning.
+                // The program is about to write the frame's beginning.
                 let (_, target) = Target::of_address(address, FrameSize::HUGE);
                 self.clearer.clear(frame, order, target);
             }

@@ -1,4 +1,5 @@
-//! The memory that is moved: what is in it, and how it is told to be the same at the other end.
+//! The content of a moved region, and the digest by which both ends compare it. The same for all
+//! sides. Never times anything.
 
 use std::io;
 
@@ -7,17 +8,17 @@ use pagoda_core::size::Bytes;
 
 use crate::load::data::{PAGE_BYTES, PAGE_WORDS, Pages};
 
-/// What a digest looks at together.
+/// The piece of memory that a digest reads at once.
 const LOOK_BYTES: usize = 1 << 20;
 
-/// A huge frame, of which `sparse` uses one OS page.
+/// The size of a huge frame, of which `sparse` uses one OS page.
 pub const HUGE_BYTES: usize = 2 << 20;
 
-/// Content that no codec makes smaller, and content that compresses as a program's memory does.
+/// The compression ratios of the content: incompressible, and as a program's memory.
 pub const INCOMPRESSIBLE: f64 = 1.0;
 pub const USUAL: f64 = 3.0;
 
-/// What is in the memory.
+/// The content of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Case {
     /// Nothing was ever touched.
@@ -45,7 +46,7 @@ impl Case {
         }
     }
 
-    /// Whether a page has content; none if it was never touched.
+    /// Whether a page has content; `None` if it was never touched.
     pub const fn uses(self, page: usize) -> Option<bool> {
         let huge = page * PAGE_BYTES / HUGE_BYTES;
         match self {
@@ -58,7 +59,7 @@ impl Case {
         }
     }
 
-    /// Whether there is anything in it that was never touched.
+    /// Whether a part of the memory was never touched.
     pub const fn leaves_untouched(self) -> bool {
         matches!(self, Self::Untouched | Self::Sparse)
     }
@@ -84,7 +85,7 @@ pub fn write_page(region: &Region, pages: &Pages, page: usize, version: u8) {
     region.write_words(page * PAGE_BYTES, bytes.as_flattened()).expect("written");
 }
 
-/// A number for the content of `size` bytes, which `read` reads.
+/// A digest of `size` bytes of content, which `read` reads.
 pub fn digest(size: Bytes, read: impl Fn(u64, &mut [u8]) -> io::Result<()>) -> io::Result<u64> {
     let mut room = vec![0; LOOK_BYTES];
     let mut digest = 0u64;
@@ -98,7 +99,7 @@ pub fn digest(size: Bytes, read: impl Fn(u64, &mut [u8]) -> io::Result<()>) -> i
     Ok(digest)
 }
 
-/// The same of a region of this process.
+/// The digest of a region of this process.
 pub fn digest_of(region: &Region) -> io::Result<u64> {
     digest(Bytes::new(region.len() as u64), |offset, into| {
         region.read_at(Bytes::new(offset).as_usize(), into).expect("read");

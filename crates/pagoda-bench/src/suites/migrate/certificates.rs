@@ -1,6 +1,8 @@
-//! An authority and a certificate for both sides of a run with TLS, made for it and forgotten with it.
+//! An authority and a certificate for both sides of a run with TLS, made for the run and removed
+//! with it.
 //!
-//! What is measured is the cost of the content, so that both sides show the same certificate.
+//! The run measures the cost of TLS for the content, so that both sides show the same certificate.
+//! They must never serve anything else.
 
 use std::fs;
 use std::path::Path;

@@ -1,8 +1,9 @@
-//! A line of TCP that is cut at chosen bytes after a switch to post-copy, and comes back.
+//! A line of TCP that is cut at chosen bytes after a switch to post-copy, and restored.
 //!
-//! It knows nothing of Pagoda's code: bytes that pass, and the one message of 24 bytes by which a receiver says that it runs.
-//! It cuts all connections at once, as a network does, and kills no side. For a while it takes no new ones then. It looks at
-//! how long nothing comes from the sender once it takes them again.
+//! It must never use Pagoda's code: it passes bytes on, and knows only the message of 24 bytes by
+//! which a receiver reports that it runs. It cuts all connections at once, as a network does, and
+//! ends no side. For a while after a cut it accepts no connection. Then it measures the time
+//! without bytes from the sender.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -17,31 +18,31 @@ const REPLY_BYTES: usize = 24;
 /// Of a sender's bytes after a cut: the handshakes of a few channels are less.
 const PROGRESS_BYTES: u64 = 8 << 10;
 
-/// How a line is cut.
+/// The kind of a cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
     /// Both sides see the end of their connections.
     Ends,
-    /// Nothing passes any more, and neither side is told.
+    /// No byte passes any more, and no side is told.
     #[allow(dead_code, reason = "a bench does not wait for a stall, the tests of the library do")]
     Silence,
 }
 
-/// Where a line is cut: so many bytes, of both directions, after the last cut or the switch.
+/// The place of a cut: so many bytes, of both directions, after the last cut or the switch.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub cuts: Vec<(u64, Cut)>,
-    /// How long no connection passes after a cut.
+    /// The time after a cut in which no connection passes.
     pub outage: Duration,
 }
 
-/// What a line has seen.
+/// The observations of a line.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
-    /// How often it was cut.
+    /// The number of cuts.
     pub cuts: usize,
-    /// After a cut: the longest time from the first connection until a sender's bytes passed, and between any of them
-    /// from there on.
+    /// The longest time without bytes from the sender after a cut, counted from the first
+    /// connection on.
     pub no_progress: Duration,
 }
 
@@ -56,15 +57,15 @@ struct State {
     /// Bytes left to the next cut, from the switch on.
     left: Option<u64>,
     connections: Vec<TcpStream>,
-    /// How often it was cut: connections of an earlier time pass nothing.
+    /// The number of cuts: connections made before the last one pass nothing.
     turn: usize,
     down_until: Instant,
     seen: Seen,
-    /// Since the first connection after a cut: bytes of the sender, and when the last came.
+    /// Since the first connection after a cut: bytes of the sender, and the time of the last.
     since: Option<(u64, Instant)>,
 }
 
-/// What is to be done with bytes that came.
+/// The fate of bytes that arrived.
 enum Pass {
     All,
     /// So many, and then nothing more of this connection.
@@ -115,7 +116,7 @@ impl CutLine {
         Ok(Self { state, port })
     }
 
-    /// What it has seen so far.
+    /// The observations so far.
     pub fn seen(&self) -> Seen {
         lock(&self.state).seen
     }

@@ -1,8 +1,9 @@
-//! The other side, a process of its own: it receives one migration and tells what that took.
+//! The destination, a process of its own: it receives one migration and reports its cost. Apart
+//! from the source, so that its faults and memory count alone.
 //!
-//! Its first line is the address it listens on, its last what it found out, in JSON. Faults are those of the whole process
-//! from before it listens until all has arrived: arenas, buffers and everything else included. Only what is used before all has
-//! arrived is read before that, at random.
+//! Its first line is the address it listens on, its last the figures in JSON. Faults are those of
+//! the whole process from before it listens until all has arrived, arenas and buffers included. It
+//! must never read the memory before that, except the region that is used early, at random.
 
 use std::io::{self, Read, Write};
 use std::net::TcpListener;
@@ -28,25 +29,25 @@ use crate::load::data::{PAGE_BYTES, Random};
 use crate::measure::histogram::Histogram;
 use crate::measure::memory::status_bytes;
 
-/// As long as a run may take at most.
+/// The limit of a run.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Connections whose bytes are discarded.
 pub const DISCARDED: usize = 2;
 
-/// What is read of one at once, and written: a stripe.
+/// The bytes read or written of a connection at once: a stripe.
 pub const PIECE: usize = 2 << 20;
 
-/// Hidden: the bench starts it.
+/// The hidden options of the destination, which the bench starts.
 #[derive(Args, Debug)]
 pub struct DestinationArgs {
-    /// What is done with zero pages.
+    /// The policy for zero pages.
     #[arg(long, default_value_t)]
     zero: ZeroPolicy,
-    /// Where it is put.
+    /// The kind of memory that receives.
     #[arg(long, value_enum)]
     into: Into,
-    /// The most that arrives.
+    /// The most bytes that arrive.
     #[arg(long)]
     most: Bytes,
     /// A folder of certificates, for TLS.
@@ -54,10 +55,10 @@ pub struct DestinationArgs {
     trust: Option<PathBuf>,
 }
 
-/// Where what arrives is put.
+/// The kind of memory that receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Into {
-    /// Plain memory, which faults as it is touched: what others do.
+    /// Plain memory, which faults as it is touched, as in other migrations.
     Memory,
     /// A region, in base pages of 4 KiB.
     Region,
@@ -65,13 +66,13 @@ pub enum Into {
     LargeRegion,
     /// A region in huge frames.
     HugeRegion,
-    /// One in base pages of 64 KiB, read at random as soon as it may be.
+    /// A region in base pages of 64 KiB, read at random as soon as reads are allowed.
     LateRegion,
-    /// Nowhere: whatever comes on plain connections is discarded.
+    /// No memory: the bytes of plain connections are discarded.
     Nowhere,
 }
 
-/// Faults of the threads that receive, by what they were at.
+/// Faults of the receiving threads, by their cause.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct FaultsByCause {
     pub zero_check: u64,
@@ -79,31 +80,31 @@ pub struct FaultsByCause {
     pub data_write: u64,
 }
 
-/// What it took.
+/// The cost of receiving.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Arrived {
     pub faults: u64,
     pub faults_by_cause: FaultsByCause,
-    /// Pages that came packed and were not kept so.
+    /// Pages that arrived packed and were unpacked.
     pub unpacked_pages: u64,
-    /// What came to its place by moves, and by the kernel's copies into fresh memory; none of either in plain memory.
+    /// Bytes placed by moves, and by the kernel's copies into fresh memory. Zero in plain memory.
     pub moved_bytes: u64,
     pub copied_bytes: u64,
     pub rss_bytes: u64,
     pub cpu_us: u64,
-    /// The longest read of a word while something was owed, and how long that was.
+    /// The longest read of a word while pages were owed, and how long they were owed.
     pub max_fault_us: u64,
     pub owed_us: u64,
-    /// Of 1000 such reads, 999 took at most this.
+    /// The 99.9th percentile of such reads.
     pub read_us_p999: f64,
-    /// Pages that were owed, and those that came; all of them were.
+    /// Pages that were owed, and pages that arrived.
     pub owed_pages: u64,
     pub named_pages: u64,
-    /// Of all that is there, zeroes included.
+    /// The digest of all memory, zeroes included.
     pub digest: u64,
 }
 
-/// Receives, and says what it took.
+/// Receives, and returns the cost.
 pub fn run(args: &DestinationArgs) -> anyhow::Result<Arrived> {
     let base = match args.into {
         Into::Nowhere => return discard_all(),
@@ -112,7 +113,7 @@ pub fn run(args: &DestinationArgs) -> anyhow::Result<Arrived> {
         Into::LargeRegion | Into::LateRegion => BasePage::K64,
         Into::HugeRegion => BasePage::M2,
     };
-    // Enough for all of it, so that no reclaim is measured.
+    // Room for all of it, so that no reclaim is measured.
     let budget = Bytes::new(args.most.get() * 5 / 4).max(Bytes::mib(64));
     let manager = Manager::builder().budget(budget).base_page(base).user_mode_only(true).build()?;
     let arrived = match args.into {
@@ -124,7 +125,7 @@ pub fn run(args: &DestinationArgs) -> anyhow::Result<Arrived> {
     Ok(Arrived { moved_bytes, copied_bytes, ..arrived })
 }
 
-/// Where it listens, once that is said, and how it receives.
+/// Listens, prints the address, and returns how to receive.
 fn listen(args: &DestinationArgs) -> anyhow::Result<(Listener, ReceiveOptions)> {
     let listener = Listener::bind(&"tcp://127.0.0.1:0".parse().map_err(anyhow::Error::msg)?)?;
     say(&listener.endpoint()?.to_string())?;
@@ -139,7 +140,7 @@ fn listen(args: &DestinationArgs) -> anyhow::Result<(Listener, ReceiveOptions)> 
     Ok((listener, options))
 }
 
-/// Reads a word here and there while the rest arrives.
+/// Reads words at random while the rest arrives.
 fn receive_late(args: &DestinationArgs, manager: &Manager) -> anyhow::Result<Arrived> {
     let (listener, options) = listen(args)?;
     let (region, arrival) =
@@ -177,7 +178,7 @@ fn receive_into(args: &DestinationArgs, destination: impl Destination) -> anyhow
     let (listener, options) = listen(args)?;
     let mut counting = Counting { destination, size: Bytes::ZERO, causes: Default::default() };
     let counts = receive(listener, &mut counting, &options, &mut |_| ControlFlow::Continue(()))?;
-    // Since the process began.
+    // The usage since the process began.
     let used = Usage::of_this_process()?;
     let of = |cause: &AtomicU64| cause.load(Ordering::Relaxed);
     let [zero_check, zero_write, data_write] = &counting.causes;
@@ -196,11 +197,11 @@ fn receive_into(args: &DestinationArgs, destination: impl Destination) -> anyhow
     })
 }
 
-/// A destination whose faults are counted by what it was asked for.
+/// A destination that counts its faults by the requested step.
 struct Counting<D> {
     destination: D,
     size: Bytes,
-    /// Of checks for zero, of making zero, of writing content.
+    /// Faults of checks for zero, of zero-fill, of writing content.
     causes: [AtomicU64; 3],
 }
 
@@ -242,7 +243,7 @@ impl<D: Destination> Destination for Counting<D> {
     }
 }
 
-/// Reads connections to their ends.
+/// Reads connections to their ends, and keeps nothing.
 fn discard_all() -> anyhow::Result<Arrived> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     say(&listener.local_addr()?.to_string())?;
@@ -252,7 +253,7 @@ fn discard_all() -> anyhow::Result<Arrived> {
             Ok(thread::spawn(move || -> io::Result<()> {
                 let mut room = vec![0; PIECE];
                 while connection.read(&mut room)? > 0 {}
-                // The sender waits for this: all of it has arrived.
+                // The sender waits for this byte: all of it has arrived.
                 connection.write_all(&[1])
             }))
         })
@@ -268,7 +269,7 @@ fn say(line: &str) -> io::Result<()> {
     io::stdout().flush()
 }
 
-/// What a process, by its folder in /proc, has resident that is no file's.
+/// The resident anonymous memory of a process, by its folder in /proc.
 pub fn rss_bytes_of(process: &str) -> anyhow::Result<u64> {
     status_bytes(process, "RssAnon:").context("no RssAnon in the status of a process")
 }

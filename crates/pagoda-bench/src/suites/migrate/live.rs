@@ -1,4 +1,5 @@
-//! A writer that does not stop by itself: pages of a small part at a rate, and now and then one of all.
+//! The move of a region under writes: the writer touches pages of a small part at a rate, and now
+//! and then one of all. It must never stop by itself: only the migration stops it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -12,11 +13,11 @@ use super::destination::Into;
 use super::trial::{Outcome, run};
 use crate::load::data::{PAGE_BYTES, Pages, Random};
 
-/// Pages that are written in each turn, and the pause after it: some 100 MiB a second.
+/// Pages of each turn of the writer, and the pause after it: some 100 MiB a second.
 const TURN_PAGES: usize = 25;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Pages of all, one in so many; and the part that the others are of.
+/// One in so many writes goes to any page; the others go to one such part of all pages.
 const ANYWHERE: u64 = 64;
 const WORKING_SET: u64 = 16;
 
@@ -55,7 +56,7 @@ pub fn measure(region: &Region, into: Into) -> anyhow::Result<Outcome> {
             brake.stands.store(true, Ordering::Release);
         });
         let outcome = run(region, ZeroPolicy::default(), into, Codec::None, &mut &brake);
-        // Whatever came of it.
+        // The writer stops whatever the outcome.
         brake.wanted.store(true, Ordering::Release);
         outcome
     })

@@ -1,10 +1,12 @@
-//! What moving a live region costs: by what is in it, by what is done with zero pages, by codec, and while it is written.
+//! The cost of moving a live region: by content, by policy for zero pages, by codec, and under
+//! writes.
 //!
-//! The ways to receive take turns, another one first in each round, each into a fresh process, and the first round is discarded. The three policies receive into
-//! plain memory, where every page is faulted in as it is touched: that is what others do, what the figures of the series are
-//! of, and nothing differs between them but the policy. What Pagoda does if nothing is said, `drop` into a region where pages
-//! are put in place, is two ways of its own: by OS pages, and by huge frames. What arrives is compared in every run; one
-//! that differs ends the bench.
+//! The ways to receive take turns, another one first in each round, each into a fresh process. The
+//! first round is discarded. The three policies receive into plain memory, where every page is
+//! faulted in as it is touched. So other migrations do, the series' figures are of that, and the
+//! ways differ in the policy alone. Pagoda's default, `drop` into a region whose pages are put in
+//! place, is two ways of its own: by OS pages, and by huge frames. This module must never report a
+//! run whose content differs at the destination: such a run ends the bench.
 
 mod cases;
 mod certificates;
@@ -43,30 +45,30 @@ use recovery::Recovery;
 use report::{ByCodec, ByWay, Outcomes, Scan};
 use trial::{Idle, Outcome, Route};
 
-/// What a scan from the cache goes over.
+/// The memory that a scan from the cache reads.
 const CACHED_BYTES: usize = 256 << 10;
 
-/// What `--help` says of the keys.
+/// The part of `--help` on the keys.
 const KEYS: &str = "\
 Keys of the JSON, medians of the rounds that count, some with the least and the greatest in …_least and …_most; pages are of 4 KiB:
   cases.CASE                  untouched memory; resident-zeros, where zeroes were written to all pages; idle, where one page in 32
                               has content, and full, seven in eight, with zeroes in the others; sparse, one in each 2 MiB, the
-                              others untouched. zero_pages were read and found zero, data_pages have content; what nothing was
-                              held for is neither
-  cases.CASE.HOW              what receiving took. HOW is a policy, into plain memory: check-then-clear, received-map, drop; or where
+                              others untouched. zero_pages were read and found zero, data_pages have content; a page that
+                              holds no memory is neither
+  cases.CASE.HOW              the cost of receiving. HOW is a policy, into plain memory: check-then-clear, received-map, drop; or where
                               drop has the kernel put pages in place: placed, a region in base pages of 4 KiB, and huge-frames, one of 2 MiB.
                               dest_faults of the whole process; faults_by_cause, of its threads that receive, while they look whether a
                               page is zero, make it so, and write content: zero_check, zero_write, data_write; total_ms until all was
                               confirmed; gib_s of content; moved_bytes that came to their places by a move out of a frame into which
-                              they had been received or copied, and copied_bytes, which the kernel copied there: what is left was
-                              written through the region's address, and in plain memory all is; dest_rss, resident bytes there that
+                              they had been received or copied, and copied_bytes, which the kernel copied there: the rest was
+                              written through the region's address, in plain memory all of it; dest_rss, resident bytes there that
                               are no file's; cpu_ms of both processes; wire_bytes that were sent; downtime_ms, from the stop of the
                               writer, which does nothing, until all was confirmed
   codecs.CODEC                none, lz4, zlib, zstd: the same by placed, of a quarter of the memory, 64 MiB at least, with
                               content of 3:1
   live                        all of the memory with content of 3:1, while it is written: dirty_mib_s, whole pages in a second;
                               rounds of sending before the writer was stopped; downtime_ms that it stood still; total_ms. With all
-                              of it owed, to who reads it at once: postcopy_downtime_ms until the other side could go on, and from
+                              of it owed, to a reader that starts at once: postcopy_downtime_ms until the other side could go on, and from
                               then fully_resident_ms until it had all, and max_fault_us, its longest read till then
   postcopy                    of all reads of live there, while something was owed: read_us_p999, of 1000 reads 999 took at most
                               this, and read_us_max
@@ -82,20 +84,20 @@ Keys of the JSON, medians of the rounds that count, some with the least and the 
                               resident-zeros by placed
   ratios                      by case, missing where it has no such pages, dest_faults to zero and data pages: check_then_clear_faults,
                               placed_faults; to data pages: received_map_faults. By case, total_ms over that of check-then-clear:
-                              drop_time, placed_time, huge_frames_time. sparse_resident and sparse_huge_resident, what sparse has
-                              resident by placed and by huge-frames beyond untouched, to its content; full_of_limit and
+                              drop_time, placed_time, huge_frames_time. sparse_resident and sparse_huge_resident, the resident bytes
+                              of sparse by placed and by huge-frames beyond untouched, to its content; full_of_limit and
                               full_huge_of_limit, gib_s of full by placed and by huge-frames over loopback_limit_gib_s;
                               zero_scan_of_memory, zero_scan_memory_gib_s over memory_read_gib_s. All are ratios of medians
   ratios.untouched_to_qemu_time, ratios.full_to_qemu_rate  our total_ms by QEMU's, and our gib_s by QEMU's, of placed; missing
                               without qemu
-  loopback_limit_gib_s        the same channels sending, and discarding what comes
+  loopback_limit_gib_s        the same channels sending, and discarding on arrival
   qemu                        null if there is no qemu-system-x86_64 on the PATH, or if it failed; qemu_reason, null else, says why
   qemu.version                of that program
   qemu.untouched, qemu.full   the same memory moved by it, its multifd on 2 channels, in turn with ours: total_ms until its
                               destination had all, dest_faults from before that listened, dest_rss, wire_bytes, gib_s of content
-  memory_bytes, channels, rounds  what was run";
+  memory_bytes, channels, rounds  the size of the run";
 
-/// What to measure.
+/// The options of the bench.
 #[derive(Args, Debug)]
 #[command(after_long_help = KEYS)]
 pub struct MigrateArgs {
@@ -144,7 +146,7 @@ struct Bench {
     progress: ProgressBar,
 }
 
-/// A way to receive: what is done with zero pages, and where it is put.
+/// A way to receive: the policy for zero pages, and the kind of memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Way {
     name: &'static str,
@@ -164,11 +166,11 @@ impl Way {
     const ALL: [Self; 5] = [Self::CHECK, Self::MAP, Self::DROP, Self::PLACED, Self::HUGE];
 }
 
-/// What others do with the same memory, each in turn with `placed`.
+/// The baselines with the same memory, each in turn with `placed`.
 struct Beside {
-    /// Of the loopback.
+    /// Rates of the loopback.
     limits: Vec<f64>,
-    /// None from where something went wrong, and why.
+    /// The runs of QEMU, or the reason of its first failure.
     qemu: Result<Qemu, String>,
 }
 
@@ -192,11 +194,13 @@ impl Bench {
     fn manager(memory: Bytes, base: BasePage) -> anyhow::Result<Manager> {
         let budget = Bytes::new(memory.get() * 3 / 2).max(Bytes::mib(128));
         let builder = Manager::builder().budget(budget).base_page(base);
-        // In OS pages, for memory of which most is untouched, nothing comes that nobody touched.
+        // Without fault-around for OS pages: where most memory is untouched, only touched pages get
+        // frames.
         Ok(builder.tune(|tuning| tuning.fault_around(base != BasePage::K4)).user_mode_only(true).build()?)
     }
 
-    /// A round of each of `kinds` in turn, another one first each time; the outcomes of those that count.
+    /// Runs a round of each of `kinds` in turn, another one first each time. Returns the outcomes
+    /// of the rounds that count.
     fn rounds<K: Copy>(
         &self,
         kinds: &[K],
@@ -230,21 +234,22 @@ impl Bench {
             if way == Way::PLACED {
                 beside.measure(case, &region, counts)?;
             }
-            // The last comparison has read all of it, and what was never touched is mapped since: the kernel's page of zeroes.
+            // The last comparison read all of it, and has mapped the kernel's page of zeroes where
+            // no page was.
             if case.leaves_untouched() {
                 region = fresh()?;
             }
-            // What the last run gave back to the kernel is warm for this one.
+            // Memory that the last run gave back to the kernel is warm for this one.
             crate::warm(self.memory);
             if way == Way::HUGE {
-                // What was freed page by page need not lie together.
+                // Memory that was freed page by page need not be contiguous.
                 drop(HugeFrames::new(self.memory.as_usize() / HUGE_FRAME)?);
             }
             trial::run(&region, way.zero, way.into, Codec::None, &mut Idle)
         })
     }
 
-    /// A region of content that compresses as usual.
+    /// A region with content of the usual compression ratio.
     fn usual(manager: &Manager, memory: Bytes) -> anyhow::Result<Region> {
         let region = manager.region(memory).create()?;
         let pages = Pages::new(1, USUAL);
@@ -279,7 +284,7 @@ impl Bench {
         recovery::measure(&Self::usual(&manager, memory)?, points)
     }
 
-    /// Sent before it is used there, and used at once.
+    /// Moves a region under writes, by pre-copy and by post-copy.
     fn live(&self) -> anyhow::Result<(Vec<Outcome>, Vec<Outcome>)> {
         self.progress.set_message("live");
         let manager = Self::manager(self.memory, BasePage::K64)?;
@@ -294,14 +299,14 @@ impl Bench {
         Ok((of(Into::Region).copied().collect(), of(Into::LateRegion).copied().collect()))
     }
 
-    /// All of it in the store, at both ends with the same base page.
+    /// Moves a region that is swapped out entirely, with the same base page at both ends.
     fn stored(&self) -> anyhow::Result<Vec<Outcome>> {
         self.progress.set_message("stored");
         let memory = Bytes::new(self.memory.get() / 4).max(Bytes::mib(64));
         let manager = Self::manager(memory, BasePage::K64)?;
         let region = Self::usual(&manager, memory)?;
         let measured = self.rounds(&[()], |(), _| {
-            // Comparing brings it back.
+            // The comparison has swapped it in.
             region.page_out(0, region.len())?;
             trial::run(&region, ZeroPolicy::default(), Into::LargeRegion, Codec::Lz4, &mut Idle)
         })?;
@@ -309,12 +314,12 @@ impl Bench {
     }
 }
 
-/// How fast pages are found to be zero, and beside that how fast the same memory is read at all.
+/// The rate of finding zero pages, and of just reading the same memory.
 fn scan(memory: Bytes) -> Scan {
     let beyond = last_level_cache_bytes().map_or(0, |bytes| 4 * bytes as usize).max(memory.as_usize() / 4);
     let zeroes = |len: usize| {
         let zeroes = vec![0u8; len];
-        // Of our own, not of the kernel's one page of zeroes.
+        // Pages of this process, not the kernel's one page of zeroes.
         let mut zeroes = black_box(zeroes);
         zeroes.iter_mut().step_by(PAGE_BYTES).for_each(|byte| *byte = black_box(0));
         zeroes
@@ -332,7 +337,7 @@ fn scan(memory: Bytes) -> Scan {
     }
 }
 
-/// How fast `pass` goes over `bytes`, the best of three.
+/// The rate of `pass` over `bytes`, the best of three.
 fn best_gib_s(bytes: &[u8], pass: impl Fn(&[u8]) -> u64) -> f64 {
     let passes = (1usize << 31) / bytes.len() + 1;
     let mut best = 0.0f64;

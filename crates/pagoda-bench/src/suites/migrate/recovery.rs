@@ -1,7 +1,9 @@
-//! The network is cut after a switch to post-copy, at seeded points, and comes back.
+//! Recovery of a post-copy migration: the network is cut after the switch, at seeded points, and
+//! restored.
 //!
-//! Each run compares what arrived, as any other does. What is told is how many pages came twice or never, and how long
-//! nothing moved once there was a connection again.
+//! Each run compares the content at the destination, as any other does. The figures are the pages
+//! that arrived twice or never, and the time without progress once there was a connection again.
+//! This module must never count a run that ended without all of its content.
 
 use std::time::Duration;
 
@@ -13,26 +15,26 @@ use super::destination::Into;
 use super::trial::{Idle, Route, run_over};
 use crate::load::data::Random;
 
-/// How often a line is cut in one run, at most.
+/// The most cuts of a line in one run.
 const CUTS_MOST: u64 = 3;
 
-/// How long it stays away.
+/// The time that the line stays cut.
 const OUTAGE: Duration = Duration::from_millis(20);
 
-/// What was seen at all points together.
+/// The figures of all points together.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Recovery {
     /// Cuts.
     pub points: u64,
-    /// Pages that were owed and did not come.
+    /// Owed pages that never arrived.
     pub lost: u64,
-    /// Pages that came more often than once.
+    /// Pages that arrived more than once.
     pub twice: u64,
     /// The longest time without progress after a reconnection.
     pub no_progress: Duration,
 }
 
-/// Moves `region` again and again, until the line was cut `points` times; not more often than that.
+/// Moves `region` again and again, until the line was cut `points` times, and not more often.
 pub fn measure(region: &Region, points: u64) -> anyhow::Result<Recovery> {
     let (mut random, mut all) = (Random::new(3), Recovery::default());
     for _ in 0..points {

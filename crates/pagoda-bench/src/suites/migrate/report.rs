@@ -1,7 +1,7 @@
 //! The printed figures: JSON with keys that other tools read, and tables for people. Pure.
 //!
 //! Every figure is a median over the rounds that count, every spread the least and the greatest of
-//! them.
+//! them. Never makes up a number: a missing one is null, with its reason.
 
 use std::collections::BTreeMap;
 
@@ -39,14 +39,14 @@ pub struct Outcomes {
     pub late: Vec<Outcome>,
     pub recovery: Recovery,
     pub stored: Vec<Outcome>,
-    /// Of the loopback, each beside a run of `full`.
+    /// Rates of the loopback, each beside a run of `full`.
     pub limits: Vec<f64>,
-    /// What QEMU did, beside runs of `untouched` and `full`; or why it did not.
+    /// The runs of QEMU beside those of `untouched` and `full`, or the reason why there are none.
     pub qemu: Result<QemuRuns, String>,
     pub scan: Scan,
 }
 
-/// How fast zero pages are found.
+/// The rates of finding zero pages.
 #[derive(Clone, Copy, Serialize)]
 pub struct Scan {
     #[serde(rename = "zero_scan_gib_s")]
@@ -74,7 +74,7 @@ fn gib_s(outcome: &Outcome) -> f64 {
     content_pages(outcome) * PAGE_BYTES as f64 / GIB / outcome.took.as_secs_f64()
 }
 
-/// One way to receive.
+/// The figures of one way to receive.
 fn figures_of(outcomes: &[Outcome]) -> Value {
     let median = |of: fn(&Outcome) -> f64| median_of(outcomes, of);
     let cause = |pick: fn(&FaultsByCause) -> u64| {
@@ -164,7 +164,7 @@ pub fn figures(measured: &Outcomes, memory: Bytes, rounds: usize) -> Value {
         },
         "stored": {
             "packed_pages": count(stored, |outcome| outcome.moved.counts.packed_pages),
-            // Unpacked for good: at the source, to be sent, or at the destination.
+            // Pages unpacked for good: at the source to be sent, or at the destination.
             "reinflated_pages": count(stored, |outcome| {
                 outcome.moved.counts.data_pages + outcome.arrived.unpacked_pages
             }),
@@ -186,7 +186,7 @@ pub fn figures(measured: &Outcomes, memory: Bytes, rounds: usize) -> Value {
     figures
 }
 
-/// The ratios that are to be reached.
+/// The ratios that have an aim.
 fn ratios(figures: &Value, scan: Scan) -> Value {
     let cases = &figures["cases"];
     let of = |case: &str, way: Way, key: &str| cases[case][way.name][key].as_f64();
@@ -261,7 +261,7 @@ loopback: {loopback_limit_gib_s:2} GiB/s on {channels} channels with nothing don
 by huge frames {ratios/full_huge_of_limit:2}
 ";
 
-/// For people.
+/// The tables for people.
 pub fn table(report: &Value) -> String {
     let mut rows = Vec::new();
     for (name, case) in members(report, "/cases") {
@@ -301,7 +301,7 @@ mod tests {
     use crate::suites::migrate::cut_line::Seen;
     use crate::suites::migrate::destination::Arrived;
 
-    /// What moving 64 MiB of `case` took.
+    /// An outcome of moving 64 MiB of `case`.
     fn outcome_of(case: Case) -> Outcome {
         let count = |used| (0..1 << 14).filter(|page| case.uses(*page) == Some(used)).count() as u64;
         let counts = Counts { data_pages: count(true), zero_pages: count(false), ..Counts::default() };

@@ -1,4 +1,5 @@
-//! One run: a process is started as the destination, a region of this one is moved there, and what is there is compared.
+//! One run: starts a process as the destination, moves a region of this one there, and compares the
+//! content. Never returns the figures of a run whose content differs.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -23,10 +24,10 @@ use super::destination::{Arrived, DISCARDED, Into, PATIENCE, PIECE};
 use crate::command::this_program;
 use crate::worker;
 
-/// As the cases say.
+/// Channels of a migration, as in the published cases.
 pub const CHANNELS: u16 = 2;
 
-/// How both sides are connected.
+/// The connection of both sides.
 #[derive(Clone)]
 pub enum Route<'a> {
     Direct,
@@ -36,16 +37,16 @@ pub enum Route<'a> {
     Cut(Plan),
 }
 
-/// What one run measured.
+/// The figures of one run.
 #[derive(Clone, Copy)]
 pub struct Outcome {
     pub moved: Moved,
     pub arrived: Arrived,
-    /// What the line saw, if it was one that is cut.
+    /// The observations of a line that is cut.
     pub seen: Seen,
-    /// Until the destination had confirmed it.
+    /// The time until the destination had confirmed it.
     pub took: Duration,
-    /// Of both processes.
+    /// The processor time of both processes.
     pub cpu_ms: f64,
 }
 
@@ -74,7 +75,7 @@ impl Destination {
         Ok(Self { child, output, address: address.trim().to_owned() })
     }
 
-    /// What it says in the end.
+    /// The destination's last line.
     fn arrived(mut self) -> anyhow::Result<Arrived> {
         let mut text = String::new();
         self.output.read_to_string(&mut text)?;
@@ -91,7 +92,8 @@ impl Drop for Destination {
     }
 }
 
-/// Moves `region`, and looks whether it has arrived. To where it may be used before all has arrived all of it is owed.
+/// Moves `region`, and checks its content there. A destination that is used early is owed all pages
+/// at first.
 pub fn run(
     region: &Region,
     zero: ZeroPolicy,
@@ -143,7 +145,7 @@ pub fn run_over(
     Ok(Outcome { moved, arrived, seen, took, cpu_ms: (used.cpu_us + arrived.cpu_us) as f64 / 1e3 })
 }
 
-/// Nobody writes.
+/// A writer that never writes.
 pub struct Idle;
 
 impl Writer for Idle {
@@ -151,7 +153,7 @@ impl Writer for Idle {
     fn stop(&mut self) {}
 }
 
-/// How much the same channels carry in a second if nothing is done with it, in GiB.
+/// The rate of the same channels in GiB/s if the bytes are discarded.
 pub fn loopback_limit_gib_s(bytes: Bytes) -> anyhow::Result<f64> {
     let destination = Destination::start(ZeroPolicy::default(), Into::Nowhere, bytes, None)?;
     let content = vec![0x5a; PIECE];

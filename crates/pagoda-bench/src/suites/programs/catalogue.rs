@@ -1,9 +1,9 @@
-//! The programs that are run over a budget: those of every day, each verifying or printing what it
-//! computes, most of it the same in every run.
+//! The programs that run over a budget: everyday ones, each verifying or printing its result, most
+//! of it the same in every run.
 //!
-//! Nothing is installed: a missing program is skipped with a reason. Sources of this bench's own
-//! lie in the folder `programs`, and are built in a scratch directory. This module must never know
-//! the sides of the comparison.
+//! Nothing is installed: a missing program is skipped with a reason. The bench's own sources lie in
+//! the folder `programs`, and are built in a scratch directory. This module must never know the
+//! sides of the comparison.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::load::data::Random;
 use crate::load::tools::{output, python as python_itself, words, write};
 use crate::measure::scratch::Scratch;
 
-/// A program by its name in the report, and how it is made ready: its command line.
+/// A program by its name in the report, and the function that prepares its command line.
 pub struct Program {
     pub name: &'static str,
     pub prepare: fn(&Scratch) -> anyhow::Result<Vec<String>>,
@@ -23,7 +23,7 @@ pub struct Program {
 /// The program of a short run.
 pub const QUICK: Program = Program { name: "sort", prepare: |scratch| sort(scratch, 1_500_000) };
 
-/// All of them, by name.
+/// All programs, by name.
 pub const PROGRAMS: [Program; 13] = [
     Program {
         name: "duckdb",
@@ -49,26 +49,25 @@ pub const PROGRAMS: [Program; 13] = [
     Program { name: "sqlite", prepare: sqlite },
 ];
 
-/// A script that needs a module.
+/// The command line of a script that needs a module.
 fn python(scratch: &Scratch, module: &str, source: &str) -> anyhow::Result<Vec<String>> {
     let python = python_itself()?;
     output(&[&python, "-c", &format!("import {module}")])?;
     Ok(words(&[&python, &write(scratch, "program.py", source)?]))
 }
 
-/// A server that a script fills and reads; both are in the budget.
+/// A server and the script that fills and reads it; both are in the budget.
 fn cache(scratch: &Scratch, kind: &str, server: &str) -> anyhow::Result<Vec<String>> {
     output(&[server, "--version"])?;
     let source = include_str!("../../../programs/cache.py");
     Ok(words(&[&python_itself()?, &write(scratch, "cache.py", source)?, kind, server, "50000"]))
 }
 
-/// One large unit of many functions, compiled to assembly.
+/// Compiles one large unit of many functions to assembly.
 fn gcc(scratch: &Scratch) -> anyhow::Result<Vec<String>> {
     output(&["gcc", "--version"])?;
     let mut source = String::new();
     for n in 0..2500 {
-        // Writing to a string does not fail.
         let _ = writeln!(
             source,
             "long f{n}(const long *a, long n) {{ long s = {n}; for (long i = 0; i < n; i++) {{ \
@@ -88,7 +87,7 @@ fn go(scratch: &Scratch) -> anyhow::Result<Vec<String>> {
     Ok(vec![built])
 }
 
-/// Version 7 is called otherwise, and `convert` can be another program.
+/// Version 7 has another name, and `convert` can be another program.
 fn imagemagick(_: &Scratch) -> anyhow::Result<Vec<String>> {
     let names = ["magick", "convert-im6.q16", "convert"];
     let is_it = |name: &&&str| output(&[name, "-version"]).is_ok_and(|text| text.contains("ImageMagick "));
@@ -111,7 +110,7 @@ fn node(scratch: &Scratch) -> anyhow::Result<Vec<String>> {
     Ok(words(&["node", &write(scratch, "heap.js", include_str!("../../../programs/heap.js"))?]))
 }
 
-/// A server without a network, by one process: an index built in memory. It refuses to be root's.
+/// A server without a network, in one process: an index built in memory. It refuses to run as root.
 fn postgres(scratch: &Scratch) -> anyhow::Result<Vec<String>> {
     let version = output(&["postgres", "--version"])?;
     let at = fs::canonicalize(output(&["sh", "-c", "command -v postgres"])?.trim())?;
@@ -127,7 +126,7 @@ fn postgres(scratch: &Scratch) -> anyhow::Result<Vec<String>> {
     let initdb = format!("{bin}/initdb");
     let init = [user, &[&initdb, "-D", &data, "--no-locale", "-E", "UTF8", "-N", "--auth=trust"]].concat();
     output(&init)?;
-    // Each run works on data of its own that no run before has changed.
+    // Each run works on a fresh copy of the data.
     let script = "cp -r \"$1\" \"$1.$$\" && \"$0\" --single -D \"$1.$$\" -c fsync=off -c shared_buffers=16MB \
                   -c work_mem=512MB -c maintenance_work_mem=512MB -c max_parallel_maintenance_workers=0 \
                   postgres < \"$2\"; status=$?; rm -rf \"$1.$$\"; exit $status";
@@ -144,7 +143,7 @@ select count(*), sum(k), min(name), max(name) from t
 select md5(string_agg(name, ',' order by name)) from t
 ";
 
-/// Lines that are as good as random, backwards, in a buffer that holds all: no temporary files.
+/// Sorts random lines backwards, in a buffer that holds all: no temporary files.
 fn sort(scratch: &Scratch, lines: usize) -> anyhow::Result<Vec<String>> {
     output(&["sort", "--version"])?;
     let (mut random, mut input) = (Random::new(11), String::with_capacity(lines * 20));
@@ -160,7 +159,7 @@ fn sqlite(scratch: &Scratch) -> anyhow::Result<Vec<String>> {
     Ok(words(&["sqlite3", "-init", &queries, ":memory:", ".exit"]))
 }
 
-/// The programs of these names, or all.
+/// The programs of these names; all if there are none.
 pub fn chosen(names: &[String]) -> anyhow::Result<Vec<Program>> {
     if let Some(unknown) = names.iter().find(|&name| PROGRAMS.iter().all(|program| program.name != name)) {
         let known = PROGRAMS.map(|program| program.name).join(", ");

@@ -1,5 +1,5 @@
-//! Real programs over a budget: natively, with the kernel's swap at the same total memory, and under
-//! `pagoda run`, in turn.
+//! Real programs over a budget: natively, with the kernel's swap at the same total memory, and
+//! under `pagoda run`, in turn.
 //!
 //! Each runs natively twice, for its peak and for its time, and then at a part of that peak. Its
 //! standard output is compared by a digest. This module must never run two sides at once, nor count
@@ -36,10 +36,10 @@ use catalogue::Program;
 use runner::End;
 use splits::{Kernel, Ratio};
 
-/// Ample for a side that is thirty times slower than the slowest program.
+/// Enough for a side that is thirty times slower than the slowest program.
 const LIMIT_S: u16 = 90;
 
-/// What `--help` says of the keys.
+/// The part of `--help` on the keys.
 const KEYS: &str = "\
 Keys of the JSON; a timeout counts as its limit:
   programs                    by name: duckdb, gcc, go, imagemagick, java, memcached, node, numpy, postgres, python, redis, sort, sqlite
@@ -53,9 +53,9 @@ Keys of the JSON; a timeout counts as its limit:
                               budget: s, end, memcg_peak_mib, zram_peak_mib
   skipped                     by name: the reason
   kernel_reason               why the kernel's side is missing, if it is
-  quick, machine              what was run, and where";
+  quick, machine              the kind of run, and its machine";
 
-/// What to measure.
+/// The options of the bench.
 #[derive(Args, Debug)]
 #[command(after_long_help = KEYS)]
 pub struct ProgramsArgs {
@@ -94,7 +94,7 @@ impl Part {
     }
 }
 
-/// With one budget.
+/// The figures at one budget.
 #[derive(Serialize)]
 struct At {
     budget_mib: f64,
@@ -114,7 +114,7 @@ struct Pagoda {
     over_mib: Option<f64>,
 }
 
-/// The native runs, and what the other sides need of them.
+/// The native runs, and their results that the other sides need.
 pub struct Native {
     command: Vec<String>,
     seconds: f64,
@@ -122,7 +122,7 @@ pub struct Native {
     digest: u64,
 }
 
-/// What all runs share.
+/// The state that all runs share.
 pub struct Bench<'a> {
     program: String,
     limit: Duration,
@@ -137,7 +137,7 @@ fn mib(bytes: u64) -> f64 {
 /// Runs `pagoda bench programs`. Exit status 1 if Pagoda's side failed anywhere.
 pub fn run(args: &ProgramsArgs) -> anyhow::Result<ExitCode> {
     let (programs, parts) = args.plan()?;
-    // A run that was killed can have left swap, which is fast memory for everything that follows.
+    // A killed run can have left swap, which is fast memory for the next programs.
     kernel::clean_up()?;
     let cancel = Cancel::on_signals()?;
     let bench = Bench {
@@ -162,7 +162,7 @@ pub fn run(args: &ProgramsArgs) -> anyhow::Result<ExitCode> {
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Of one program: its native run, and those parts of the peak that are a budget.
+/// The figures of one program: its native run, and the parts of the peak that are a budget.
 type Figures = (Value, BTreeMap<Part, At>);
 
 fn report(
@@ -201,7 +201,7 @@ impl ProgramsArgs {
 }
 
 impl Bench<'_> {
-    /// One program with each budget. An error is a signal, or the reason to skip it.
+    /// Runs one program with each budget. An error is a signal, or the reason to skip it.
     fn figures(
         &self,
         program: &Program,
@@ -227,7 +227,7 @@ impl Bench<'_> {
         Ok((json!({ "s": round(native.seconds), "peak_mib": mib(native.peak_bytes) }), of_parts))
     }
 
-    /// Twice: what the first run sees of its memory must not slow the second one.
+    /// Runs it natively, twice: sampling the memory of the first run must not slow the timed one.
     fn native(&self, command: Vec<String>) -> anyhow::Result<Native> {
         let mut peak_bytes = 0;
         let look = || peak_bytes = peak_bytes.max(descendants_bytes());
@@ -282,7 +282,7 @@ impl Bench<'_> {
         Ok(Pagoda { s: round(ran.seconds), end: ran.end, faults, us_per_fault, over_mib })
     }
 
-    /// As much memory as a run needs in total.
+    /// Warms as much memory as a run needs in total.
     fn warm(&self, native: &Native) {
         warm(Bytes::new(native.peak_bytes));
     }

@@ -25,11 +25,11 @@ const GRACE: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum End {
-    /// By itself, with the native output.
+    /// It ended by itself, with the native output.
     Ok,
-    /// By itself, with a failure or another output.
+    /// It ended by itself, with a failure or another output.
     Wrong,
-    /// By a signal.
+    /// A signal ended it.
     Killed,
     /// It took longer than its limit.
     Timeout,
@@ -40,9 +40,9 @@ pub enum End {
 pub struct Ran {
     pub seconds: f64,
     pub end: End,
-    /// Of the standard output.
+    /// The digest of the standard output.
     pub digest: u64,
-    /// The last of its standard error.
+    /// The end of its standard error.
     pub errors: String,
 }
 
@@ -69,7 +69,7 @@ impl Drop for Group {
                 thread::sleep(POLL);
             }
         }
-        // Helpers, too, that outlive their leader.
+        // Child processes, too, that outlive their leader.
         self.signal(Signal::KILL);
         let _ = self.0.wait();
     }
@@ -122,7 +122,8 @@ pub fn run(
     Ok(Ran { seconds, end: end(status, expected.is_none_or(|expected| expected == digest)), digest, errors })
 }
 
-/// A shell tells of a child's signal by 128 and its number, and `pagoda run` does.
+/// 128 and its number stand for a child's signal in the exit status of a shell, and of `pagoda
+/// run`.
 fn end(status: Option<ExitStatus>, same: bool) -> End {
     match status {
         None => End::Timeout,
@@ -138,7 +139,7 @@ fn end(status: Option<ExitStatus>, same: bool) -> End {
     }
 }
 
-/// Reads to the end. Not against an enemy: the programs are the bench's own.
+/// The digest of all bytes. Not safe against an enemy: the programs are the bench's own.
 fn digest(mut pipe: impl Read) -> u64 {
     let (mut hasher, mut buffer) = (std::hash::DefaultHasher::new(), vec![0; 1 << 16]);
     while let Ok(bytes @ 1..) = pipe.read(&mut buffer) {

@@ -1,9 +1,9 @@
 //! The kernel's side of a program: the best of several splits of the budget between a memory group
 //! and zram.
 //!
-//! How well a program's memory compresses is not known before. So zram has no limit of its own, and
-//! a run counts only if both peaks together kept to the budget; the next attempt then knows the
-//! ratio. This module must never count a run that took more.
+//! The ratio at which a program's memory compresses is not known before. So zram has no limit of
+//! its own, and a run counts only if both peaks together kept to the budget. The next attempt then
+//! knows the ratio. This module must never count a run that took more.
 
 use pagoda_core::size::Bytes;
 use serde::Serialize;
@@ -15,13 +15,13 @@ use crate::measure::stats::round;
 
 /// The shares of the budget that stay resident.
 const RESIDENT: [f64; 3] = [0.8, 0.65, 0.5];
-/// Attempts in all: some only teach the ratio.
+/// The limit of attempts: some only measure the ratio.
 const ATTEMPTS_MAX: usize = 6;
-/// How far both peaks together may pass the budget.
+/// The excess of both peaks together over the budget that still counts.
 const OVER_MAX: f64 = 1.03;
-/// Guessed before anything was compressed.
+/// The ratio assumed before anything was compressed.
 const RATIO_GUESS: f64 = 3.0;
-/// Aims below the limit: peaks differ from run to run.
+/// The share of the limit to aim at: peaks differ from run to run.
 const CAUTION: f64 = 0.97;
 
 /// The best run of the kernel.
@@ -33,7 +33,7 @@ pub struct Kernel {
     pub zram_peak_mib: f64,
 }
 
-/// How well zram compresses a program's memory, by its earlier runs.
+/// The ratio at which zram compresses a program's memory, by its earlier runs.
 pub struct Ratio(f64);
 
 impl Default for Ratio {
@@ -84,7 +84,7 @@ fn once(
     share: f64,
     ratio: &mut Ratio,
 ) -> anyhow::Result<Kernel> {
-    // Room for everything in the file: what was written to zram keeps its slot.
+    // Room for everything in the file: a page written to zram keeps its slot.
     let data = Bytes::new(native.peak_bytes * 2);
     let split = Split::with_resident(budget, data, ratio.0 * CAUTION, share);
     let mut side = KernelSide::set_up(&Split { zram_limit_bytes: None, ..split })?;
@@ -104,10 +104,10 @@ fn once(
     })?;
     let per_content = side.peak().zram_memory_per_content;
     if per_content > 0.0 {
-        // Zram's own loss is what a split adds.
+        // A split adds zram's own loss.
         ratio.0 = (Split::ZRAM_LOSS / per_content).clamp(1.0, 100.0);
     }
-    // A helper that is killed can make its program fail instead of the kernel's signal.
+    // If a process below it is killed, a program can fail instead of ending by the signal.
     let killed = ran.end == End::Wrong && side.group().oom_kills() > 0;
     Ok(Kernel {
         s: round(ran.seconds),

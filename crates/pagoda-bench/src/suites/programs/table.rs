@@ -1,4 +1,4 @@
-//! The figures for people. Pure.
+//! The figures of the bench as tables for people. Pure. Never computes a figure.
 
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ const COLUMNS: [Column; 8] = [
     ("over", "{over_mib:1 MiB}"),
 ];
 
-/// For people.
+/// The tables for people.
 pub fn table(report: &Value) -> String {
     let mut rows = Vec::new();
     for (name, figures) in members(report, "/programs") {
@@ -43,7 +43,7 @@ pub fn table(report: &Value) -> String {
     text
 }
 
-/// How a side ended, and how long it took.
+/// The end of a side, and its time.
 fn side(run: &Value) -> String {
     match run["end"].as_str() {
         None => "-".to_owned(),

@@ -1,6 +1,8 @@
-//! The process that is killed: it fills memory as an owner of a trial does, says so, and waits.
+//! The process that is killed: it fills memory as an owner of a trial does, reports that, and
+//! waits.
 //!
-//! It knows nothing of who limits its memory. It ends with its standard input, so that it never outlives the bench.
+//! It must never know which side limits its memory. It ends with its standard input, so that it
+//! never outlives the bench.
 
 use std::fs;
 use std::io;
@@ -15,7 +17,7 @@ use super::trial::{RATIO, is_stored};
 use crate::load::data::{PAGE_BYTES, PAGE_WORDS, Pages};
 use crate::worker;
 
-/// What it holds.
+/// The content of the process.
 #[derive(Args, Debug)]
 pub struct HolderArgs {
     /// Bytes of memory.
@@ -25,10 +27,10 @@ pub struct HolderArgs {
     base_page: BasePage,
     #[arg(long)]
     stored_percent: f64,
-    /// Which owner's content.
+    /// The number of the owner, which decides the content.
     #[arg(long)]
     owner: u64,
-    /// Leave out what others have stored.
+    /// Leave out the pages that other sides store.
     #[arg(long)]
     never_stored: bool,
     /// A `cgroup.procs` file to join first.
@@ -45,11 +47,12 @@ pub fn run(args: &HolderArgs) -> anyhow::Result<ExitCode> {
     let pages = Pages::new(1, RATIO);
     let count = (args.data / PAGE_BYTES as u64) as usize;
     let in_base = args.base_page.bytes() / PAGE_BYTES;
-    // Zeroed memory of this size comes straight from mmap, untouched. A page of ours is to be one of whoever manages it.
+    // Zeroed memory of this size comes straight from mmap, untouched. It is aligned, so that a page
+    // of ours is one of the manager's.
     let mut memory = vec![0u64; (count + in_base) * PAGE_WORDS];
     let skip = memory.as_ptr().align_offset(args.base_page.bytes());
     let (data, _) = memory[skip..].as_chunks_mut::<PAGE_WORDS>();
-    // What is to be stored comes first: what was used the longest ago leaves first.
+    // The pages to be stored come first: the kernel evicts the least recently used.
     for stored in [true, false] {
         if stored && args.never_stored {
             continue;

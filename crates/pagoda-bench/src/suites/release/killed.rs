@@ -1,8 +1,9 @@
-//! The other side: processes with as much stored are killed at once while another one starts, by the kernel's zram and under
-//! `pagoda run`.
+//! The killed side: processes with as much stored memory are killed at once while another one
+//! starts, under the kernel's zram and under `pagoda run`.
 //!
-//! Their memory is that of a trial's owners, page by page. A process counts until it is reaped, and all of them until what
-//! they were charged and had in zram is back. This module must never leave a process, a group or swap behind.
+//! Their memory is that of a trial's owners, page by page. The time of a process ends when it is
+//! reaped; the time of all ends when their charges and their part of zram are freed. This module
+//! must never leave a process, a group or swap behind.
 
 use std::path::{Path, PathBuf};
 use std::sync::Barrier;
@@ -22,29 +23,29 @@ use crate::measure::scratch::Scratch;
 use crate::measure::stats::median;
 use crate::worker;
 
-/// How long filling and reclaiming may take.
+/// The limit of filling and reclaiming.
 const FILL_LIMIT: Duration = Duration::from_secs(120);
-/// How long it may take until everything is back.
+/// The limit until all memory is freed.
 const BACK_LIMIT: Duration = Duration::from_secs(10);
-/// Everything is back when all but one in so many bytes are: the kernel charges in batches.
+/// All memory counts as freed when all but one in so many bytes is: the kernel charges in batches.
 const BACK_SHARE: u64 = 64;
 
 /// 64 pages: the kernel's `MEMCG_CHARGE_BATCH`.
 const CHARGED_AHEAD_BYTES: u64 = 256 << 10;
-/// With less, `pagoda run` has no budget that is small enough.
+/// The least data: with less, no budget of `pagoda run` is small enough.
 const LEAST: Bytes = Bytes::mib(64);
-/// What a process takes beside its data: its page tables, by the data's size, and its own memory.
+/// The memory of a process beside its data: page tables by the data's size, and its own.
 const TABLES_SHARE: u64 = 512;
 const OWN: Bytes = Bytes::mib(1);
 
-/// Who has what is stored.
+/// The side that holds the stored pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// The kernel, in zram, by the limit of a memory group.
+    /// The kernel stores them in zram, by the limit of a memory group.
     Zram,
-    /// Nobody: the same resident pages, and nothing swapped.
+    /// No side stores: the same resident pages, and none swapped out.
     NeverSwapped,
-    /// Pagoda: each process under a `pagoda run` of its own.
+    /// Pagoda stores them: each process under a `pagoda run` of its own.
     PagodaRun,
 }
 
@@ -59,32 +60,32 @@ impl How {
         }
     }
 
-    /// The base page whose pages are stored or not together.
+    /// The base page, the unit that is stored or not.
     fn base(self) -> BasePage {
         if self == Self::PagodaRun { BasePage::default() } else { BasePage::K4 }
     }
 }
 
-/// What killing them measured. Times count from when all were told to kill.
+/// The figures of killing them. Times count from when all killers were released.
 pub struct Killed {
-    /// Of each process, until it was reaped; under Pagoda `pagoda run` with it.
+    /// The time of each process until it was reaped; under Pagoda `pagoda run` included.
     pub gone_ms: Vec<f64>,
-    /// Until all of their memory was back, and their slots in zram.
+    /// The time until all of their memory and their slots in zram were freed.
     pub back_ms: f64,
-    /// Of their data, when they were killed; under Pagoda the most there was.
+    /// The swapped-out part of their data when they were killed; under Pagoda its maximum.
     pub stored_percent: f64,
     pub starter_start_ms: f64,
     pub starter_work_ms: f64,
 }
 
 impl Killed {
-    /// Of the processes, the one in the middle.
+    /// The median of the processes.
     pub fn gone_p50_ms(&self) -> f64 {
         median(&self.gone_ms).unwrap_or(0.0)
     }
 }
 
-/// As many processes as a trial has owners, each with as much.
+/// As many processes as a trial has owners, each with as much memory.
 pub struct Killing<'a> {
     pub trial: Trial,
     /// The path of this program.
@@ -93,7 +94,7 @@ pub struct Killing<'a> {
 }
 
 impl Killing<'_> {
-    /// What each process has.
+    /// The data of each process.
     fn data(&self, how: How) -> Bytes {
         if how == How::PagodaRun { self.trial.owner.max(LEAST) } else { self.trial.owner }
     }
@@ -155,7 +156,7 @@ impl Killing<'_> {
         })
     }
 
-    /// A limit that leaves out what is to be stored, and nothing that limits what zram takes.
+    /// A group limit that excludes the pages to be stored, and no limit of zram.
     fn split(&self, how: How) -> Split {
         let (data, owners) = (self.data(how).get(), self.trial.owners as u64);
         let stored = if how == How::Zram { self.stored_bytes(how) } else { 0 };
@@ -167,8 +168,8 @@ impl Killing<'_> {
         (self.data(how).get() as f64 * self.trial.stored_percent / 100.0) as u64
     }
 
-    /// The budget of `pagoda run` by which about so much is stored: what stays and what the rest takes when it is packed, and a
-    /// little for what is on its way out. How much it is in the end is told.
+    /// The budget of `pagoda run` by which about that much is stored: the resident pages, the
+    /// packed rest, and a little for pages in eviction. The report has the resulting amount.
     fn budget(&self) -> Bytes {
         let stored = self.stored_bytes(How::PagodaRun);
         let takes = self.data(How::PagodaRun).get() - stored + (stored as f64 / RATIO) as u64;
@@ -214,7 +215,7 @@ impl Killing<'_> {
         Ok(())
     }
 
-    /// What the store held, of all processes, as `pagoda run` has written it.
+    /// The maximum that the stores of all processes held, by the files of `pagoda run`.
     fn stored_at_most(&self, scratch: &Scratch) -> anyhow::Result<u64> {
         let of = |owner| {
             let text =
@@ -235,8 +236,8 @@ fn stats(scratch: &Scratch, owner: usize) -> PathBuf {
     scratch.file(&format!("stats-{owner}.json"))
 }
 
-/// What the kernel may still charge when all is back: what each processor keeps for the next charge stays the group's until another
-/// group needs it there.
+/// The charge that may remain once all is freed. The batch that each processor keeps for the next
+/// charge stays the group's until another group needs it there.
 fn back_at(empty: u64, full: u64) -> u64 {
     let processors = thread::available_parallelism().map_or(1, usize::from) as u64;
     empty + full.saturating_sub(empty) / BACK_SHARE + processors * CHARGED_AHEAD_BYTES

@@ -1,10 +1,12 @@
-//! What closing owners cost, by each way to release what they have in the store, beside an owner that starts.
+//! The cost of closing owners, by each way to release their stored memory, beside an owner that
+//! starts.
 //!
-//! Some owners with most of their pages stored close at once while another one starts and works. The policies take turns with
-//! each other, with owners that have the same resident pages and nothing stored, with a starter alone (`trial.rs`, all of it
-//! real memory of a library's manager), with processes that are killed under the kernel's zram and under `pagoda run`
-//! (`killed.rs`), and with the store itself (`store.rs`); the first round is discarded. This module must never time the
-//! filling, and never leave a side out without its reason.
+//! Some owners with most of their pages stored close at once while another one starts and works.
+//! The policies take turns with each other, with owners that have the same resident pages and
+//! nothing stored, and with a starter alone (`trial.rs`, all of it real memory of a library's
+//! manager). Two more sides are processes killed under the kernel's zram and under `pagoda run`
+//! (`killed.rs`), and the store itself (`store.rs`). The first round is discarded. This module must
+//! never time the filling, and never leave a side out without its reason.
 
 pub mod holder;
 mod killed;
@@ -33,27 +35,27 @@ use quiet::Quiet;
 use store::Stored;
 use trial::{Kind, Outcome, Trial};
 
-/// How much of a process that is in the background was swapped after 0, 1, 5, 10 and 15 minutes, in percent: the series'
-/// measurement, which names these as 30.87, 57.03, 63.97, 64.69 and 64.72.
+/// The swapped-out part of a background process after 0, 1, 5, 10 and 15 minutes, in percent. The
+/// series measured 30.87, 57.03, 63.97, 64.69 and 64.72.
 const AGING_PERCENT: [f64; 5] = [30.9, 57.0, 64.0, 64.7, 64.7];
-/// As many rounds of that count, after one that is discarded, as the bench has at most: each is a few milliseconds of closing and a
-/// second of filling.
+/// The most rounds of that which count, after one that is discarded. Each is a few milliseconds of
+/// closing and a second of filling.
 const AGING_ROUNDS: usize = 6;
-/// What the owners have stored that close together.
+/// The stored part of the owners that close together.
 const STORED_PERCENT: f64 = 64.7;
-/// What the store is measured with at least: tables come in pieces.
+/// The least content that the store is measured with: tables come in pieces.
 const STORE_LEAST: Bytes = Bytes::mib(64);
 
-/// What `--help` says of the keys.
+/// The part of `--help` on the keys.
 const KEYS: &str = "\
 Keys of the JSON, medians of the rounds, with the least and the greatest in …_least and …_most; a side that could not run is null, and its
 …_reason says why:
   policies.POLICY             one-at-a-time, runs, background, workers; owners that close at the same time: close_ms_p50 and
                               close_ms_p99, extra_ms over owners that stored nothing, by round,
-                              frames_back_ms, stored_back_ms, starter_start_ms and starter_work_ms of who starts meanwhile, cpu_ms,
-                              in_close_ms, lock_wait_ms, locks, peak_queued_bytes; queued, inline and early: pages by how they went;
+                              frames_back_ms, stored_back_ms, starter_start_ms and starter_work_ms of the starter meanwhile, cpu_ms,
+                              in_close_ms, lock_wait_ms, locks, peak_queued_bytes; queued, inline and early: pages by the way of their release;
                               resident_bytes that the owners had in memory when they were told to close
-  never_stored, starter_alone  owners that stored nothing, with the same resident_bytes; the starter with nobody beside it: start_ms,
+  never_stored, starter_alone  owners that stored nothing, with the same resident_bytes; the starter alone: start_ms,
                               work_ms
   aging                       close_ms of one owner alone, by how much of it is stored: stored_percent
   kernel_zram                 processes that are killed with as much in zram: kill_ms, back_ms, kill_never_swapped_ms, and the starter
@@ -66,16 +68,16 @@ Keys of the JSON, medians of the rounds, with the least and the greatest in …_
                               stored_back_background_vs_one, stored_back_workers_vs_one. So, too, over others:
                               close_background_vs_never_stored, close_workers_vs_never_stored; starter_one_vs_alone;
                               close_vs_kernel_zram, in the background over a killed process; kernel_zram_vs_never_swapped. Of the
-                              medians, because what is extra may be nothing in a round: extra_background_vs_one,
+                              medians, because extra_ms may be nothing in a round: extra_background_vs_one,
                               extra_workers_vs_one of extra_ms
   store                       compress_gib_s, compress_cpu_gib_s, fetch_us of a page until all of it is back and fetch_first_us until
                               its first part is, served in the thread fetch_in_thread_us and fetch_first_in_thread_us, each with p50,
                               p99 and p999; waste_percent
-  owners, owner_bytes, base_page_bytes, stored_percent, rounds  what was run
-  quiet                       what else the machine did meanwhile: others_busy_percent of all processors, load_average of a minute
+  owners, owner_bytes, base_page_bytes, stored_percent, rounds  the size of the run
+  quiet                       other load of the machine: others_busy_percent of all processors, load_average of a minute
                               before and after";
 
-/// What to measure.
+/// The options of the bench.
 #[derive(Args, Debug)]
 #[command(after_long_help = KEYS)]
 pub struct ReleaseArgs {
@@ -91,7 +93,8 @@ pub struct ReleaseArgs {
     /// What each of them has [default: 512M, quick: 32M]
     #[arg(long, value_name = "SIZE")]
     owner: Option<Bytes>,
-    /// Their base page: the smaller, the more there is to release [default: 4K, as the kernel's swap entries are]
+    /// Their base page: the smaller, the more there is to release [default: 4K, as the kernel's
+    /// swap entries are]
     #[arg(long, value_name = "SIZE")]
     base_page: Option<BasePage>,
     /// Rounds that count, after one that is discarded [default: 6, quick: 1]
@@ -99,15 +102,15 @@ pub struct ReleaseArgs {
     rounds: Option<u16>,
 }
 
-/// What one way to be killed measured.
+/// The figures of one way to be killed.
 #[derive(Default)]
 struct Kills {
     killed: Vec<Killed>,
-    /// Why it could not run; then it is not tried again.
+    /// The reason why it could not run; it is not tried again.
     reason: Option<String>,
 }
 
-/// What the rounds that count have measured.
+/// The figures of the rounds that count.
 struct Rounds {
     outcomes: Vec<(Kind, Vec<Outcome>)>,
     /// In the order of [`How::ALL`].
@@ -117,7 +120,7 @@ struct Rounds {
     quiet: Quiet,
 }
 
-/// By policy, and by how much was stored.
+/// Closing times by policy, and by the stored part.
 type Aged = Vec<(ReleasePolicy, Vec<Vec<f64>>)>;
 
 /// Runs `pagoda bench release`. Exit status 1 if `pagoda run` could not run.
@@ -164,7 +167,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// All sides once: those of our own in turns, the first round discarded.
+    /// Runs all sides once: our own in turns, the first round discarded.
     fn round(&self, number: usize, measured: &mut Rounds) -> anyhow::Result<()> {
         for side in turns(number, measured.outcomes.len()) {
             let (kind, outcomes) = &mut measured.outcomes[side];
@@ -191,8 +194,8 @@ impl Bench {
         Ok(())
     }
 
-    /// One owner that closes alone, by policy and by how much of it is stored: milliseconds. The policies take turns, and the first
-    /// round is discarded.
+    /// The milliseconds of one owner that closes alone, by policy and by its stored part. The
+    /// policies take turns, and the first round is discarded.
     fn aging(&self, rounds: usize) -> anyhow::Result<Aged> {
         self.progress.set_message("aging");
         let mut all = ReleasePolicy::ALL.map(|policy| (policy, vec![Vec::new(); AGING_PERCENT.len()]));
@@ -211,7 +214,7 @@ impl Bench {
     }
 }
 
-/// What takes turns.
+/// The kinds of run that take turns.
 fn kinds() -> Vec<Kind> {
     let policies = ReleasePolicy::ALL.map(Kind::Policy);
     policies.into_iter().chain([Kind::NeverStored, Kind::StarterAlone]).collect()

@@ -1,4 +1,5 @@
-//! How quiet the machine was while something was measured. Reads, never sets.
+//! The quietness of the machine during a measurement, so that a reader can judge the figures.
+//! Reads, never sets.
 
 use std::fs;
 
@@ -6,12 +7,12 @@ use serde::Serialize;
 
 use crate::measure::stats::round;
 
-/// How quiet the machine was while it was measured.
+/// The load of other programs on the machine during the measurement.
 #[derive(Serialize)]
 pub struct Quiet {
-    /// Processor time of all others, in percent of all processors.
+    /// Processor time of all other programs, in percent of all processors.
     others_busy_percent: f64,
-    /// The load average of a minute when it began and when it ended.
+    /// The load average of a minute at the beginning and at the end.
     load_average: [f64; 2],
     #[serde(skip)]
     begun: Times,
@@ -22,7 +23,7 @@ pub struct Quiet {
 struct Times {
     all: f64,
     busy: f64,
-    /// With its children's.
+    /// The time of this program, with its children's.
     own: f64,
 }
 
@@ -32,8 +33,8 @@ impl Times {
             |text: &str| text.split_whitespace().filter_map(|word| word.parse().ok()).collect::<Vec<f64>>();
         let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
         let all = numbers(stat.lines().next().unwrap_or_default());
-        // The name may hold anything and ends at the last parenthesis; user and system time are the 14th and 15th field,
-        // and those of children that were waited for the two behind them.
+        // The name may hold anything and ends at the last parenthesis. User and system time are the
+        // 14th and 15th field, and those of reaped children the next two.
         let own = fs::read_to_string("/proc/self/stat").unwrap_or_default();
         let own = own
             .rsplit_once(')')

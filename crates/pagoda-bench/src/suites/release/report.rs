@@ -1,7 +1,7 @@
-//! The figures as they are printed in JSON, whose keys other tools read. Pure.
+//! The printed figures in JSON, whose keys other tools read. Pure.
 //!
 //! Every figure is a median over the rounds that count, every spread the least and the greatest of
-//! them. A side that could not run is null and has a reason.
+//! them. A side that could not run is null and has a reason, never a made-up number.
 
 use std::collections::BTreeMap;
 
@@ -15,18 +15,18 @@ use super::{AGING_PERCENT, Kills, Rounds};
 use crate::measure::histogram::Percentiles;
 use crate::measure::stats::{Measured, median, median_of, middle, middle_of, round};
 
-/// The key of a figure, and where an outcome has it.
+/// The key of a figure, and its place in an outcome.
 type Figure = (&'static str, fn(&Outcome) -> f64);
 
-/// The 99th percentile. None of nothing.
+/// The 99th percentile. `None` of nothing.
 fn p99(times: &[f64]) -> Option<f64> {
     let mut sorted = times.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get((sorted.len() * 99).div_ceil(100).max(1) - 1).copied()
 }
 
-/// A figure of several times in each round: of all of them, with the least and the greatest of the
-/// rounds' own.
+/// A figure of several times in each round: over all times, with the least and the greatest of the
+/// rounds' own figures.
 fn of_all<T>(rounds: &[T], times: fn(&T) -> &[f64], figure: fn(&[f64]) -> Option<f64>) -> Option<Measured> {
     let all: Vec<f64> = rounds.iter().flat_map(times).copied().collect();
     let of_rounds = middle(&rounds.iter().filter_map(|round| figure(times(round))).collect::<Vec<_>>())?;
@@ -50,12 +50,12 @@ fn resident_bytes(outcomes: &[Outcome]) -> Option<u64> {
     median_of(outcomes, |outcome| outcome.resident_bytes as f64).map(|bytes| bytes as u64)
 }
 
-/// What closing takes longer than for owners that have nothing stored, in the same round.
+/// The closing time beyond that of owners with nothing stored, in the same round.
 fn extra_ms(outcomes: &[Outcome], never: &[Outcome]) -> Option<Measured> {
     over(outcomes, never, |outcome, never| outcome.close_p50_ms() - never.close_p50_ms())
 }
 
-/// Of a policy's rounds, and those of owners that stored nothing.
+/// The figures of a policy, by its rounds and those of owners that stored nothing.
 fn policy(outcomes: &[Outcome], never: &[Outcome]) -> Value {
     let most = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).max().unwrap_or(0);
     let mut figures = json!({
@@ -84,8 +84,8 @@ fn policy(outcomes: &[Outcome], never: &[Outcome]) -> Value {
     figures
 }
 
-/// The processes that are killed under the kernel, beside the same starter on plain memory. Null if
-/// one of the two sides did not run.
+/// The processes killed under the kernel, beside the same starter on plain memory. Null if one of
+/// the two sides did not run.
 fn kernel_zram(zram: &[Killed], never: &[Killed]) -> Option<Value> {
     Some(json!({
         "kill_ms": gone_ms(zram)?,
@@ -124,7 +124,7 @@ impl Rounds {
         self.outcomes.iter().find(|(kind, _)| *kind == wanted).map_or(&[], |(_, outcomes)| outcomes)
     }
 
-    /// By key; null where a side did not run.
+    /// The ratios by key; null where a side did not run.
     fn ratios(&self) -> Value {
         let one = self.of(Kind::Policy(OneAtATime));
         let never = self.of(Kind::NeverStored);
@@ -159,7 +159,7 @@ impl Rounds {
             for (figure, pick) in figures {
                 ratios[format!("{figure}_{name}_vs_one")] = json!(of_one(outcomes, pick));
             }
-            // Of no round. Where one at a time costs nothing extra there is nothing to compare with.
+            // Over all rounds. Where one at a time costs nothing extra there is no ratio.
             let [of, one] = [outcomes, one].map(|of| extra_ms(of, never).map_or(0.0, f64::from));
             ratios[format!("extra_{name}_vs_one")] = json!((one > 0.0).then(|| round(of / one)));
         }

@@ -1,3 +1,6 @@
+//! Tests of the report: rounds with known figures, and the ratios and differences of them. Never
+//! measures.
+
 use super::*;
 use crate::report::json;
 use crate::report::keys::expect_told;
@@ -129,7 +132,7 @@ fn what_can_not_be_killed_is_null_and_has_a_reason() {
     assert!(ratios["close_vs_kernel_zram"].is_null() && !ratios.contains_key("close_vs_kernel_zram_least"));
 }
 
-/// The middle of differences and of quotients is that of the rounds, and not of their middles.
+/// The median of differences and of quotients is over rounds; it is not that of medians.
 #[test]
 fn what_is_extra_is_told_by_round() {
     let never = [10.0, 50.0, 12.0].map(|ms| outcome(ms, 1.0));

@@ -1,4 +1,5 @@
-//! The owner that starts while others close: it takes memory and writes a part of it, and then works on more of it.
+//! The owner that starts while others close. It takes memory, writes a part of it, and then works
+//! on more of it. The same work on every side; it must never touch memory before its time counts.
 
 use std::time::Instant;
 
@@ -9,11 +10,11 @@ use pagoda_core::size::Bytes;
 use crate::load::data::PAGE_BYTES;
 use crate::warm;
 
-/// The parts of its memory that it writes to start, and then while it works: as one in so many.
+/// The part of its memory that it writes to start, and the part while it works: one in so many.
 const START_SHARE: usize = 8;
 const WORK_SHARE: usize = 4;
 
-/// What it works on.
+/// The memory that it works on.
 pub trait Memory {
     fn write(&mut self, at: usize, word: [u8; 8]);
     fn read(&self, at: usize) -> [u8; 8];
@@ -30,7 +31,7 @@ impl Memory for Region {
     }
 }
 
-/// The kernel's, of zeroed words that nobody has touched.
+/// The kernel's memory: zeroed words, untouched.
 impl Memory for Vec<u64> {
     fn write(&mut self, at: usize, word: [u8; 8]) {
         self[at / 8] = u64::from_ne_bytes(word);
@@ -40,13 +41,13 @@ impl Memory for Vec<u64> {
     }
 }
 
-/// As much as it will take, touched and freed.
+/// Touches and frees as much memory as it will take.
 pub fn warm_for(len: Bytes) {
     let len = len.as_usize();
     warm(Bytes::new((len / START_SHARE + len / WORK_SHARE) as u64));
 }
 
-/// Starts, and works. Returns how long each took, in milliseconds.
+/// Starts, and works. Returns the milliseconds of each.
 pub fn start_and_work<M: Memory>(
     len: Bytes,
     take: impl FnOnce() -> anyhow::Result<M>,

@@ -1,7 +1,7 @@
-//! The store itself: how fast it takes pages, how long one takes to be back, and what it wastes.
+//! The store itself: its rate, the time to swap in a page, and its waste.
 //!
-//! Base pages of 64 KiB, as compressible as the owners' memory. Making and comparing the content is not timed; a page that
-//! reads wrong is an error.
+//! Base pages of 64 KiB, as compressible as the owners' memory. Making and comparing the content is
+//! not timed. A page that reads wrong must never count: it is an error.
 
 use std::time::Instant;
 
@@ -21,20 +21,21 @@ use crate::warm;
 
 const BASE: BasePage = BasePage::K64;
 
-/// What one round measured.
+/// The figures of one round.
 pub struct Stored {
-    /// Content that one thread stores.
+    /// The rate at which one thread stores content.
     pub compress_gib_s: f64,
-    /// The same by its processor time, which nobody else's work moves.
+    /// The rate by processor time, which no other program moves.
     pub compress_cpu_gib_s: f64,
-    /// From touching the first byte of a page that is in compressed memory until all of it has been touched, pages here and there.
+    /// The time from touching the first byte of a compressed page until all of it was touched,
+    /// pages at random.
     pub fetch_us: Percentiles,
-    /// Until the first byte is there.
+    /// The time until the first byte is there.
     pub fetch_first_us: Percentiles,
-    /// The same two, served in the thread that touches.
+    /// The same two times, served in the faulting thread.
     pub fetch_in_thread_us: Percentiles,
     pub fetch_first_in_thread_us: Percentiles,
-    /// Memory that stands behind the store, its tables and what is half empty included, beyond what it holds.
+    /// Memory of the store beyond the content it holds, its tables and half-empty parts included.
     pub waste_percent: f64,
 }
 
@@ -72,7 +73,7 @@ impl Source {
         Bytes::new((self.count * BASE.bytes()) as u64)
     }
 
-    /// Stores every page. Returns the rate by the clock and by processor time, and what is wasted.
+    /// Stores every page. Returns the rates by the clock and by processor time, and the waste.
     fn put(&self, cancel: &Cancel) -> anyhow::Result<([f64; 2], f64)> {
         warm(self.bytes());
         let config = StoreConfig { base: BASE, memory_limit: self.bytes(), file: None, remote: None };
@@ -96,7 +97,8 @@ impl Source {
         Ok((rates, 100.0 * (stands / holds - 1.0)))
     }
 
-    /// Touches every page once, all of them stored. Returns how long all of a page takes, and its first byte.
+    /// Touches every page once, all of them stored. Returns the times of whole pages, and those of
+    /// first bytes.
     fn fetch(&self, in_thread: bool, cancel: &Cancel) -> anyhow::Result<(Percentiles, Percentiles)> {
         let budget = Bytes::new(2 * self.bytes().get()).max(Bytes::mib(128));
         let builder = Manager::builder().budget(budget).base_page(BASE).user_mode_only(true);
@@ -128,7 +130,8 @@ impl Source {
     }
 }
 
-/// Touches a base page from its beginning to its end. Returns when its first byte was there, and when all was, in nanoseconds.
+/// Touches a base page from its beginning to its end. Returns the nanoseconds until its first byte
+/// was there, and until all was.
 fn touch_all(region: &Region, at: usize) -> [u64; 2] {
     let mut byte = [0];
     let begin = Instant::now();

@@ -1,4 +1,4 @@
-//! The figures as people read them. Pure.
+//! The figures of the bench as tables for people. Pure. Never computes a figure.
 
 use pagoda::ReleasePolicy;
 use serde_json::Value;
@@ -37,7 +37,7 @@ wastes {waste_percent:1} %";
 
 const QUIET: &str = "others used {others_busy_percent:0} % of the processors, load average {load_average/0:1} to {load_average/1:1}";
 
-/// For people.
+/// The tables for people.
 pub fn table(report: &Value) -> String {
     let policies = ReleasePolicy::ALL.map(ReleasePolicy::name);
     let rows = policies.map(|policy| ([policy.to_owned()], &report["policies"][policy]));

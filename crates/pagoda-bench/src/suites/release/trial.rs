@@ -1,7 +1,9 @@
-//! One run: owners are filled, most of their pages are paged out, then all close at once while another one starts.
+//! One run: owners are filled, most of their pages are paged out, then all close at once while
+//! another one starts.
 //!
-//! Every run has a manager of its own, with a budget that everything fits, so that no reclaim is measured. What the starter
-//! will take was touched and freed just before: memory that a virtual machine's host has taken back costs several times more.
+//! Every run has a manager of its own, with a budget for everything: it must never measure reclaim.
+//! The starter's memory was touched and freed just before, because memory that a virtual machine's
+//! host has taken back costs several times more.
 
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -19,20 +21,20 @@ use crate::load::data::{PAGE_BYTES, Pages, mix};
 use crate::measure::process::Cancel;
 use crate::measure::stats::median;
 
-/// What is compressed to a third is usual for a program's memory.
+/// The usual compression ratio of a program's memory.
 pub const RATIO: f64 = 3.0;
-/// Base pages between two looks whether the bench was asked to end.
+/// Base pages between two checks for a request to end.
 const PAGES_BETWEEN_LOOKS: usize = 1024;
-/// How long everything may take to be back.
+/// The limit until all memory is freed.
 const BACK_LIMIT: Duration = Duration::from_secs(60);
 
-/// What is run.
+/// The kind of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Policy(ReleasePolicy),
     /// The same resident pages, and nothing stored.
     NeverStored,
-    /// Nobody closes while the other one starts.
+    /// No owner closes while the other one starts.
     StarterAlone,
 }
 
@@ -46,7 +48,7 @@ impl Kind {
     }
 }
 
-/// How large a run is.
+/// The size of a run.
 #[derive(Clone, Copy)]
 pub struct Trial {
     pub owners: usize,
@@ -56,9 +58,9 @@ pub struct Trial {
     pub starter: bool,
 }
 
-/// What one run measured. Times count from when all were told to close.
+/// The figures of one run. Times count from when all were told to close.
 pub struct Outcome {
-    /// Of each owner.
+    /// The closing time of each owner.
     pub close_ms: Vec<f64>,
     pub frames_back_ms: f64,
     pub stored_back_ms: f64,
@@ -72,26 +74,26 @@ pub struct Outcome {
     pub inline: u64,
     pub early: u64,
     pub locks: u64,
-    /// What the owners had in memory when they were told to close.
+    /// Resident bytes of the owners when they were told to close.
     pub resident_bytes: u64,
 }
 
-/// By how much of it what the owners have in memory may differ from what they are to have: pages that the kernel had only just made
-/// stay where they are.
+/// The tolerance of the owners' resident memory, one in so many bytes: pages that the kernel has
+/// only just made can't be moved.
 const RESIDENT_SHARE: u64 = 50;
 
 impl Outcome {
-    /// Of the owners, the one in the middle; 0 where none closed.
+    /// The median of the owners; 0 where none closed.
     pub fn close_p50_ms(&self) -> f64 {
         median(&self.close_ms).unwrap_or(0.0)
     }
-    /// The starter, start and work together.
+    /// The time of the starter, start and work together.
     pub fn starter_ms(&self) -> f64 {
         self.starter_start_ms + self.starter_work_ms
     }
 }
 
-/// Whether a base page is one of those that are stored: here and there, as a clock's hand leaves them.
+/// Whether a base page is stored: scattered, as a clock's hand leaves them.
 pub fn is_stored(page: usize, percent: f64) -> bool {
     (mix(page as u64) % 1000) as f64 / 10.0 < percent
 }
@@ -104,7 +106,7 @@ impl Trial {
     /// Runs once.
     pub fn run(self, kind: Kind, cancel: &Cancel) -> anyhow::Result<Outcome> {
         let policy = if let Kind::Policy(policy) = kind { policy } else { ReleasePolicy::default() };
-        // All owners, the starter, and as much again for what the store takes.
+        // All owners, the starter, and as much again for the store.
         let budget = Bytes::new(self.owner.get() * (self.owners as u64 + 2)).max(Bytes::mib(128));
         let manager = Manager::builder()
             .budget(budget)
@@ -120,7 +122,8 @@ impl Trial {
         let before = manager.stats();
         let (stored, resident_bytes) =
             (before.stored_bytes / self.base.bytes() as u64, before.resident_bytes);
-        // What is compared are owners that have the same in memory; else the difference would not be what stored pages cost.
+        // Only owners with the same resident memory compare: else the difference would not be the
+        // cost of stored pages.
         let expected: u64 = regions.iter().map(|region| self.resident_bytes_of(region)).sum();
         ensure!(
             resident_bytes.abs_diff(expected) <= expected / RESIDENT_SHARE,
@@ -170,15 +173,15 @@ impl Trial {
         })
     }
 
-    /// What an owner is to have in memory before it closes.
+    /// The resident memory that an owner should have before it closes.
     fn resident_bytes_of(self, region: &Region) -> u64 {
         let base = self.base.bytes();
         let stays = (0..region.len() / base).filter(|page| !is_stored(*page, self.stored_percent));
         (stays.count() * base) as u64
     }
 
-    /// An owner of which so much is stored; or nothing, if it is `never` to be: then the same pages are discarded, so that the
-    /// same faults have made the same page tables.
+    /// An owner with so much stored. If it is `never` to store, the same pages are discarded
+    /// instead, so that the same faults have made the same page tables.
     fn filled(
         self,
         manager: &Manager,
@@ -213,7 +216,7 @@ impl Trial {
     }
 }
 
-/// Closes an owner when all are told to. Returns how long that took, in milliseconds.
+/// Closes an owner when all are told to. Returns the time in milliseconds.
 fn close(barrier: &Barrier, region: Region) -> f64 {
     barrier.wait();
     let begin = Instant::now();

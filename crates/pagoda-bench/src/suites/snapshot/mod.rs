@@ -1,8 +1,9 @@
-//! Restoring memory from an image: the first byte and a scattered working set, beside mmap and reading, and what saving costs.
+//! Restoring memory from an image: the first byte and a scattered working set, beside mmap and
+//! reading, and the pause of saving.
 //!
-//! All sides touch the same places of the same memory in the same order, in turns (`sides.rs`): once with the files in the
-//! kernel's page cache, once from the disk. Every word that is touched is compared. This module must never time the making of
-//! the files.
+//! All sides touch the same places of the same memory in the same order, in turns (`sides.rs`):
+//! once with the files in the kernel's page cache, once from the disk. Every word that is touched
+//! is compared. This module must never time the making of the files.
 
 mod save;
 mod sides;
@@ -25,12 +26,12 @@ use sides::{Files, Side};
 
 /// Pieces of the working set, in bytes: they lie scattered, and each is touched whole.
 pub const PIECE_BYTES: usize = 64 << 10;
-/// What LZ4 makes of the memory, page by page.
+/// The ratio of LZ4 for the memory, page by page.
 const DATA_RATIO: f64 = 2.0;
 /// Restores of one image at the same time.
 const RESTORES: usize = 8;
 
-/// What `--help` says of the keys.
+/// The part of `--help` on the keys.
 const KEYS: &str = "\
 Keys of the JSON, medians of the rounds, with the least and the greatest in …_least and …_most:
   first_byte_ms               from the call that restores to the first byte, from the page cache, without a working set
@@ -51,7 +52,7 @@ Keys of the JSON, medians of the rounds, with the least and the greatest in …_
                               function starts with its working set read ahead, and fewer_faults, how many times fewer there are
   rounds                      how many count, after one that is discarded";
 
-/// What to measure.
+/// The options of the bench.
 #[derive(Args, Debug)]
 #[command(after_long_help = KEYS)]
 pub struct SnapshotArgs {

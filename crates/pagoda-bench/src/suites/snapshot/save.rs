@@ -1,14 +1,14 @@
-//! How long the writers of a region are stopped while it is saved.
+//! The pause of a region's writers while it is saved.
 //!
-//! The writer is this thread: it writes a number of pages all over the region when it is asked to stop, the most that it could
-//! have written since the last round. Its own writing is not in the pause.
+//! The writer is this thread. Asked to stop, it writes a number of pages all over the region: the
+//! most that it could have written since the last round. The pause must never include these writes.
 
 use pagoda::Bytes;
 
 use super::sides::Files;
 use crate::load::data::PAGE_BYTES;
 
-/// Pages that are written last, of 1 GiB; of less memory, as large a share.
+/// Pages written last, of 1 GiB; of less memory, as large a share.
 const DIRTY_PAGES: u64 = 4096;
 
 /// One save.

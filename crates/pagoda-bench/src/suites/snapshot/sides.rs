@@ -1,7 +1,8 @@
-//! The sides: the ways to have a scattered part of saved memory.
+//! The sides: the ways to restore a scattered part of saved memory.
 //!
-//! Each is a process's first use of the memory: mappings, managers and regions are made anew. Making a manager is not timed: a
-//! process that restores has one. This module must never let a side have what another has left, but for the page cache.
+//! Each is a process's first use of the memory: mappings, managers and regions are made anew.
+//! Making a manager is not timed: a process that restores has one. This module must never let a
+//! side profit from another, but for the page cache.
 
 use std::fs::File;
 use std::io::Read;
@@ -47,7 +48,7 @@ impl Side {
     pub const ALL: [Self; 6] =
         [Self::Mmap, Self::Populate, Self::Eager, Self::Demand, Self::Image, Self::Recorded];
 
-    /// For people.
+    /// The name for people.
     pub fn name(self) -> &'static str {
         match self {
             Self::Mmap => "mmap",
@@ -59,7 +60,7 @@ impl Side {
         }
     }
 
-    /// In the JSON.
+    /// The key in the JSON.
     pub fn key(self) -> &'static str {
         match self {
             Self::Mmap => "mmap",
@@ -77,7 +78,7 @@ pub struct Files {
     scratch: Scratch,
     pages: Pages,
     len: usize,
-    /// Where the pieces of the working set begin, in the order of their touches.
+    /// The offsets of the working set's pieces, in the order of their touches.
     places: Vec<usize>,
     pub image_bytes: u64,
     pub block_bytes: u32,
@@ -121,7 +122,7 @@ impl Files {
         Ok(files)
     }
 
-    /// A manager that has room for all of it.
+    /// A manager with room for all of it.
     pub fn manager(&self, base: Option<BasePage>, room: u64) -> anyhow::Result<Manager> {
         let budget = Bytes::new(self.len as u64 * room + (256 << 20));
         let builder = Manager::builder().budget(budget).user_mode_only(true);
@@ -140,7 +141,7 @@ impl Files {
         Ok(region.record_working_set()?)
     }
 
-    /// One word of each OS page of the working set, compared.
+    /// Compares one word of each OS page of the working set.
     fn check(&self, mut word: impl FnMut(usize) -> u64) -> anyhow::Result<()> {
         for place in &self.places {
             for at in (*place..*place + PIECE_BYTES).step_by(PAGE_BYTES) {
@@ -163,7 +164,7 @@ impl Files {
         Ok(drop_cached(&file)?)
     }
 
-    /// Has every byte of a file in the page cache.
+    /// Reads a file, so that all of it is in the page cache.
     fn warm(&self, name: &str) -> anyhow::Result<()> {
         let mut file = File::open(self.scratch.file(name))?;
         let mut part = vec![0; 1 << 20];
@@ -236,7 +237,8 @@ impl Files {
         Ok(ms)
     }
 
-    /// MiB that the process holds more for each of so many regions of the image, with the working set touched.
+    /// The growth of the process in MiB for each of so many regions of the image, with the working
+    /// set touched.
     pub fn resident_each(&self, count: usize) -> anyhow::Result<f64> {
         let manager = self.manager(None, count as u64)?;
         let held = || status_bytes("self", "VmRSS:").context("reading the size of this process");
@@ -252,12 +254,12 @@ impl Files {
         Ok(each / f64::from(1 << 20))
     }
 
-    /// Where a region is saved to.
+    /// The path that a region is saved to.
     pub fn saved(&self) -> PathBuf {
         self.scratch.file("saved")
     }
 
-    /// How to save one.
+    /// The options of saving.
     pub fn save_options(&self) -> PackOptions {
         PackOptions::new(key())
     }

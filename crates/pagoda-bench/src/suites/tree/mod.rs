@@ -1,9 +1,10 @@
-//! Trees of processes under Pagoda beside the same natively: what forks and short processes cost where memory
-//! suffices, and what becomes of programs of several processes in half of what they hold.
+//! Trees of processes under Pagoda beside native runs: the cost of forks and short processes where
+//! memory suffices, and of multi-process programs in half of their peak.
 //!
-//! Each is run natively once, to learn its peak; then native and managed runs take turns, in pairs, the first pair
-//! discarded, and the medians are told. Both sides have to print the same. What is not installed has nulls and a
-//! reason. This module must never count a run that ended with an error.
+//! Each runs natively once for its peak. Then native and managed runs take turns in pairs, the
+//! first pair discarded, and the medians are reported. Both sides have to print the same. A program
+//! that is not installed has nulls and a reason. This module must never count a run that ended with
+//! an error.
 
 mod redis;
 pub mod table;
@@ -30,15 +31,16 @@ use crate::{Plan, pagoda_run, warm};
 use work::Work;
 
 const RUN_LIMIT: Duration = Duration::from_secs(300);
-/// Touched and freed before each run, and before each short one.
+/// Memory to touch and free before each run, and before each short one.
 const WARM: Bytes = Bytes::mib(512);
 const WARM_QUICK: Bytes = Bytes::mib(256);
-/// The fork and the four trees that are timed as a whole; the latter are run once more, in half of their memory.
+/// The fork and the four trees that are timed as a whole. The trees run once more, in half of their
+/// memory.
 const WORKS: usize = 5;
 
-/// What `--help` says of the keys.
+/// The part of `--help` on the keys.
 const KEYS: &str = "\
-Keys of the JSON, medians of the pairs; what is missing is null, and its reason or reasons say why:
+Keys of the JSON, medians of the pairs; a missing figure is null, and its reason or reasons say why:
   fork_ms                     one fork of a process that holds held_bytes: native, pagoda, and ratio
   spawn_storm, build, jvm, node  from start to end: native_s, pagoda_s with 1.2 times native_peak_bytes, ratio,
                               half_s with half of it (null with --quick and where that is less than the least budget), and
@@ -46,16 +48,17 @@ Keys of the JSON, medians of the pairs; what is missing is null, and its reason 
   redis_bgsave                while a server saves, in half of its native peak: native_ops, pagoda_ops, kernel_ops, native_p99_ms,
                               p99_ms of Pagoda, kernel_p99_ms, budget_exceeded_mib, budget_bytes; with enough_bytes, 1.2 times
                               native_peak_bytes: enough_ops and enough_p99_ms of Pagoda, and ratio, native_ops over enough_ops
-  pairs, quick, machine       what was run, and where";
+  pairs, quick, machine       the size and kind of the run, and its machine";
 
-/// What to measure.
+/// The options of the bench.
 #[derive(Args, Debug)]
 #[command(after_long_help = KEYS)]
 pub struct TreeArgs {
     /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
-    /// A short run: less memory, fewer processes, one pair, and only the server in half of its memory
+    /// A short run: less memory, fewer processes, one pair, and only the server in half of its
+    /// memory
     #[arg(long)]
     quick: bool,
     /// Pairs of runs that count, after one that is discarded [default: 3, quick: 1]
@@ -63,7 +66,7 @@ pub struct TreeArgs {
     pairs: Option<u16>,
 }
 
-/// One run: its output, seconds, and the peak of all its processes.
+/// One run: its output, its seconds, and the peak of all its processes.
 struct Sample {
     output: String,
     seconds: f64,
@@ -133,7 +136,7 @@ impl Bench<'_> {
         Ok(Sample { output: finished.output, seconds: finished.seconds, peak_bytes })
     }
 
-    /// Pairs in turn. `same`: all have to print the same.
+    /// Runs pairs in turn. `same`: all have to print the same.
     fn pairs(
         &self,
         work: anyhow::Result<Work>,
@@ -156,7 +159,7 @@ impl Bench<'_> {
         Ok(pairs.map(|pairs| (work, pairs)))
     }
 
-    /// A call that the work itself times, in milliseconds: the medians of medians.
+    /// The figures of a call that the work itself times, in milliseconds: the medians of medians.
     fn calls(&self, held_bytes: u64, work: anyhow::Result<Work>) -> anyhow::Result<Value> {
         self.plan.progress.set_message("fork");
         let mut calls = json!({ "native": null, "pagoda": null, "ratio": null, "held_bytes": held_bytes });
@@ -177,8 +180,8 @@ impl Bench<'_> {
         Ok(calls)
     }
 
-    /// A tree that is timed from its start to its end, and whether Pagoda's side failed. It has
-    /// 1.2 times the native peak, and then half of it.
+    /// The figures of a tree timed from its start to its end, and whether Pagoda's side failed. It
+    /// has 1.2 times the native peak, and then half of it.
     fn tree(&self, name: &'static str, work: anyhow::Result<Work>) -> anyhow::Result<(Value, bool)> {
         self.plan.progress.set_message(name);
         let keys = ["native_s", "pagoda_s", "ratio", "half_s", "half_exceeded_mib", "native_peak_bytes"];
@@ -198,7 +201,7 @@ impl Bench<'_> {
         outcome["ratio"] = json!(compared.ratio.map(round));
         outcome["native_peak_bytes"] = pairs.peak_bytes.into();
         let half = Bytes::new((pairs.peak_bytes / 2) & !4095);
-        // Compilers take many times as long in half of their memory, which a short run has no time for.
+        // Compilers take many times as long in half of their memory, too long for a short run.
         if self.plan.quick || half < MINIMUM_BUDGET {
             self.plan.step();
             return Ok((outcome, false));

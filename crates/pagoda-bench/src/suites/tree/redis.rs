@@ -1,7 +1,8 @@
-//! A server that saves in the background while it is used: what its clients wait for meanwhile.
+//! A server that saves in the background while it is used: the latency of its clients meanwhile.
 //!
-//! The same server, the same keys and the same requests on every side; every value that is read is compared. This
-//! module must never count a request whose answer was wrong: it ends with an error instead.
+//! The server, the keys and the requests are the same on every side; every value that is read is
+//! compared. This module must never count a request whose answer was wrong: it ends with an error
+//! instead.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -26,18 +27,20 @@ use crate::{Plan, pagoda_run, warm};
 
 const LIMIT: Duration = Duration::from_secs(300);
 const VALUE_WORDS: u64 = 256;
-/// A save that ends sooner is too short to tell percentiles: the load goes on after it for as long.
+/// The least time of the load. After a save that ends sooner the load goes on, because percentiles
+/// need that many requests.
 const LOAD_TIME_MIN: Duration = Duration::from_secs(1);
-/// How often the load looks whether the save has ended, in requests.
+/// Requests between two checks whether the save has ended.
 const LOOK_EVERY: u64 = 256;
-/// A side that thrashes so that its save takes longer is told as one that did not end.
+/// The limit of a save: a side that thrashes past it is reported as one that did not end.
 const SAVE_LIMIT: Duration = Duration::from_secs(90);
-/// How well what the server holds compresses, for the division of the kernel's side: its values four to one, with what
-/// it adds to them less. A device that fills up stalls the kernel, so rather too little than too much.
+/// The compression ratio of the server's memory, for the split of the kernel's side. Its values
+/// have four to one, and its own data less. A device that fills up stalls the kernel, so rather too
+/// little than too much.
 const RATIO: f64 = 3.0;
 
-/// The sides, in the order in which the first round has them: Pagoda and the kernel in half of the native peak, and Pagoda where
-/// memory suffices.
+/// The sides, in the order of the first round: Pagoda and the kernel in half of the native peak,
+/// and Pagoda where memory suffices.
 const SIDES: [&str; 4] = ["native", "pagoda", "pagoda, enough memory", "kernel"];
 
 /// One run of one side.
@@ -48,13 +51,12 @@ pub struct Sample {
     peak_bytes: u64,
 }
 
-/// How many runs `measure` does, for the progress bar.
+/// The number of runs of `measure`, for the progress bar.
 pub fn runs(pairs: usize) -> usize {
     1 + SIDES.len() * (1 + pairs)
 }
 
-/// The peak of the native run before all rounds, and the budgets that were made of it. All of it
-/// in bytes.
+/// The peak of the native run before all rounds, and the budgets derived from it, in bytes.
 #[derive(Clone, Copy)]
 pub struct Memory {
     native_peak: u64,
@@ -62,7 +64,7 @@ pub struct Memory {
     enough: u64,
 }
 
-/// By the numbers of [`SIDES`].
+/// Samples by the index of [`SIDES`].
 pub type Samples = [Vec<Sample>; SIDES.len()];
 pub type Failed = [Option<String>; SIDES.len()];
 
@@ -159,7 +161,7 @@ impl Bench<'_> {
         })
     }
 
-    /// One server's life.
+    /// One server from its start to its end.
     fn run(&self, wrap: impl FnOnce(Vec<String>, &Scratch) -> Vec<String>) -> anyhow::Result<Sample> {
         let scratch = Scratch::new()?;
         let socket = scratch.file("redis.sock");

@@ -1,10 +1,10 @@
-//! The figures for people. Pure.
+//! The figures of the bench as tables for people. Pure. Never computes a figure.
 
 use serde_json::Value;
 
 use crate::report::table::{fill, grid};
 
-/// For people.
+/// The tables for people.
 pub fn table(report: &Value) -> String {
     let header = ["tree", "native", "pagoda", "ratio", "in half", "over the half", "why not"];
     let fork = ["fork of {held_bytes:b}, ms", "{native:2}", "{pagoda:2}", "{ratio:2}", "-", "-", "{reason}"];

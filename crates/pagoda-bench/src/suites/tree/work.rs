@@ -1,6 +1,7 @@
-//! Trees of processes that are timed from start to end: what each runs, made on the spot.
+//! The trees of processes that are timed from start to end, made on the spot.
 //!
-//! Nothing is installed: what is missing is left out with a reason. Each prints something that tells right from wrong.
+//! Never installs anything: a missing program is left out with a reason. Each prints a result that
+//! tells right from wrong.
 
 use crate::load::tools::{python, starts, words, write};
 use crate::measure::scratch::Scratch;
@@ -8,7 +9,7 @@ use crate::measure::scratch::Scratch;
 /// The command line of a tree.
 pub type Work = Vec<String>;
 
-/// Forks of a process that holds much: the median time of a call, in milliseconds, on standard output.
+/// A process that holds `bytes` and forks: it prints the median time of a call in milliseconds.
 pub fn fork(bytes: u64, rounds: u32) -> anyhow::Result<Work> {
     let script = format!(
         "
@@ -45,7 +46,8 @@ pub fn spawn_storm(turns: u32) -> anyhow::Result<Work> {
     Ok(words(&["sh", "-c", &script]))
 }
 
-/// Four C++ files full of templates, or two, two at once by make, and what the built program says.
+/// A build of four C++ files full of templates, or two, with two compilers at once, and the output
+/// of the built program.
 pub fn build(scratch: &Scratch, quick: bool) -> anyhow::Result<Work> {
     starts("g++")?;
     starts("make")?;
@@ -100,12 +102,12 @@ template <int N> long work(long seed) {
 }
 "#;
 
-/// Objects that replace each other under G1.
+/// Objects that replace each other under the G1 collector.
 pub fn jvm(scratch: &Scratch, quick: bool) -> anyhow::Result<Work> {
     starts("java")?;
     let source = write(scratch, "Churn.java", JAVA)?;
     let kept = if quick { "5000" } else { "60000" };
-    // From the source, so that a runtime without a compiler of its own says why it is left out.
+    // From the source, so that a runtime without a compiler leaves the reason for its absence.
     Ok(words(&["java", "-XX:+UseG1GC", "-Xms64m", "-Xmx256m", &source, kept]))
 }
 

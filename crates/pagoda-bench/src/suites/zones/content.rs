@@ -1,7 +1,8 @@
-//! What the file of the streams holds: pages that are made and checked from their number and how often they were written.
+//! The content of the streamed file: pages made and checked from their number and their count of
+//! writes.
 //!
-//! No two pages are alike, nor two writes of one. Making and checking run at memory speed. This module must never take a
-//! page for right of which one word is not.
+//! No two pages are alike, nor two writes of one. Making and checking run at memory speed. This
+//! module must never accept a page with one wrong word.
 
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
@@ -12,29 +13,30 @@ use anyhow::{Context, ensure};
 
 use crate::load::data::{PAGE_BYTES, mix};
 
-/// From one word of a page to the next: odd, so that no word of a page repeats.
+/// The step from one word of a page to the next: odd, so that no word of a page repeats.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Pages of one read or write where that costs nothing else than time.
+/// Pages of one read or write where its size affects only its time.
 const CHUNK_PAGES: usize = 256;
 
-/// The pages of a file, and how often each was written. Of one page one thread at a time may write.
+/// The pages of a file, and the count of writes of each. At most one thread at a time may write a
+/// page.
 pub struct Content {
     writes: Box<[AtomicU32]>,
 }
 
 impl Content {
-    /// Of a file of so many pages, each written once.
+    /// The content of a file of so many pages, each written once.
     pub fn new(pages: usize) -> Self {
         Self { writes: (0..pages).map(|_| AtomicU32::new(0)).collect() }
     }
 
-    /// How many pages there are.
+    /// The number of pages.
     pub fn pages(&self) -> usize {
         self.writes.len()
     }
 
-    /// Makes the file, all of it as it is now, and safe on its disk.
+    /// Makes the file in its current state, and syncs it to its disk.
     pub fn make(&self, path: &Path) -> anyhow::Result<()> {
         let making = || format!("making {}", path.display());
         let mut file =
@@ -47,14 +49,14 @@ impl Content {
         file.into_inner().context("writing the last of it")?.sync_all().with_context(making)
     }
 
-    /// What the pages from `first` on hold after one more write.
+    /// The content of the pages from `first` on after one more write.
     pub fn write(&self, first: usize, into: &mut [u8]) {
         for (number, page) in (first..).zip(into.chunks_exact_mut(PAGE_BYTES)) {
             fill(number, self.writes[number].fetch_add(1, Ordering::Relaxed) + 1, page);
         }
     }
 
-    /// An error if `found`, read from page `first` on, is not what was written last.
+    /// Fails if `found`, read from page `first` on, is not the last write.
     pub fn check(&self, first: usize, found: &[u8]) -> anyhow::Result<()> {
         for (number, page) in (first..).zip(found.chunks_exact(PAGE_BYTES)) {
             let writes = self.writes[number].load(Ordering::Relaxed);
@@ -66,7 +68,7 @@ impl Content {
         Ok(())
     }
 
-    /// The same of all of the file, as any other program sees it.
+    /// Checks the whole file, as any other program sees it.
     pub fn check_file(&self, path: &Path) -> anyhow::Result<()> {
         let mut file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
         let mut chunk = vec![0; CHUNK_PAGES * PAGE_BYTES];
@@ -87,7 +89,7 @@ fn fill(page: usize, writes: u32, into: &mut [u8]) {
     }
 }
 
-/// All of it is compared, without a branch for each word.
+/// Compares all of it, without a branch for each word.
 fn is_right(page: usize, writes: u32, found: &[u8]) -> bool {
     let mut word = mix((page as u64) << 32 | u64::from(writes));
     let mut differs = 0;

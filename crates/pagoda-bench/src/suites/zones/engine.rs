@@ -1,8 +1,10 @@
-//! Two zones of 1:3 in a real engine, under the fair policy and under the one that it mends.
+//! Two zones of 1:3 in a real engine, under the fair policy and under the one that it replaces.
 //!
-//! First half of the budget is written once: without pressure each zone gives its share. Then a region of twice the budget is
-//! written and read from end to end, again and again, so that every page goes and comes back: the zones' pages are of one age
-//! when they go if each zone gives as much of its size as the other. What was written is checked with each read.
+//! First half of the budget is written once: without pressure each zone gives its share. Then a
+//! region of twice the budget is written and read from end to end, again and again, so that every
+//! page is evicted and swapped in. If each zone gives in proportion to its size, evicted pages have
+//! the same age in both. Every read is checked: this module must never report a run with a wrong
+//! byte.
 
 use std::time::Instant;
 
@@ -17,8 +19,8 @@ const ZONES: [(&str, Bytes); 2] = [("small", Bytes::mib(32)), ("large", Bytes::m
 const BUDGET_BYTES: usize = 128 << 20;
 const OS_PAGE: usize = 4096;
 
-/// What one policy did; nothing where this machine has no managers. The shares, and how far the worst
-/// zone is from its batch's part in percent of that, are those of the quiet half. All else is of the
+/// The figures of one policy; `None` where this machine has no managers. The shares, and the error
+/// of the worst zone in percent of its batch's part, are of the quiet half. All else is of the
 /// streams: `shortages` are times no zone had a frame above its low watermark.
 pub(super) fn run(policy: ZonePolicy, passes: u32) -> anyhow::Result<Option<Value>> {
     if !pagoda::userfaultfd_allows_managers() {
@@ -66,12 +68,13 @@ pub(super) fn run(policy: ZonePolicy, passes: u32) -> anyhow::Result<Option<Valu
     })))
 }
 
-/// What is written to the page at `offset`.
+/// The word written to the page at `offset`.
 fn word(offset: usize) -> [u8; 8] {
     (offset as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()
 }
 
-/// Each zone's part of what was given, in percent, and how far the worst is from that of its batch, in percent of that.
+/// Each zone's part of the frames given, in percent, and the error of the worst in percent of its
+/// batch's part.
 fn shares(zones: &[ZoneStats]) -> ([f64; 2], f64) {
     let parts = |of: fn(&ZoneStats) -> u64| -> [f64; 2] {
         let sum: u64 = zones.iter().map(of).sum();

@@ -1,7 +1,9 @@
-//! The kernel's side of the streams: the same file, cold, by mmap(2), in a memory group of the size that the engine has.
+//! The kernel's side of the streams: the same file, cold, by mmap(2), in a memory group as large as
+//! the engine's budget.
 //!
-//! A process of its own reads it, because what a process caches is charged to its group. The group is removed with what runs in
-//! it, also after a signal that [`Cancel`] remembers. This module must never read a file whose pages somebody else has cached.
+//! A process of its own reads it, because a process's page cache is charged to its group. The group
+//! is removed with its processes, also after a signal that [`Cancel`] remembers. This module must
+//! never read a file whose pages are cached already.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -22,19 +24,19 @@ use crate::measure::process::{self, Cancel};
 use crate::measure::stats::middle;
 use crate::worker;
 
-/// A disk that takes longer for the file is broken.
+/// The limit of one run: a disk that takes longer for the file is broken.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What is read.
+/// The options of the streaming worker.
 #[derive(Args, Debug)]
 pub struct StreamArgs {
     /// The file, every page of which was written once.
     #[arg(long)]
     path: PathBuf,
-    /// Pages of it.
+    /// Pages of the file.
     #[arg(long)]
     pages: usize,
-    /// Tell the kernel that it is read upwards.
+    /// Advise the kernel of sequential access.
     #[arg(long)]
     advised: bool,
     /// A `cgroup.procs` file to join first.
@@ -42,7 +44,8 @@ pub struct StreamArgs {
     join: Option<PathBuf>,
 }
 
-/// The worker: reads all of it once, upwards, and checks every byte. Gives the seconds it took.
+/// Runs the worker: reads the whole file once, in order, and checks every byte. Returns the
+/// seconds.
 pub fn stream(args: &StreamArgs) -> anyhow::Result<f64> {
     worker::join(args.join.as_deref())?;
     let content = Content::new(args.pages);
@@ -65,32 +68,33 @@ pub fn stream(args: &StreamArgs) -> anyhow::Result<f64> {
 
 /// The kernel as one side of rounds.
 pub struct Side<'a> {
-    /// This program; nothing, where the side is left out.
+    /// The path of this program; `None` where the side is left out.
     program: Option<&'a str>,
     path: &'a Path,
     content: &'a Content,
     memory: Bytes,
-    /// Rates by rounds that count, and those after MADV_SEQUENTIAL.
+    /// Rates of the rounds that count, and those after MADV_SEQUENTIAL.
     pub plain: Vec<f64>,
     pub advised: Vec<f64>,
-    /// Why it takes no part, or no longer.
+    /// The reason why it takes no part, or no longer.
     reason: Option<String>,
 }
 
 impl<'a> Side<'a> {
-    /// It streams the file at `path`, which holds `content` as it was made, in a group of `memory`.
+    /// A side that streams the file at `path`, which holds `content` as made, in a group of
+    /// `memory`.
     pub fn new(program: Option<&'a str>, path: &'a Path, content: &'a Content, memory: Bytes) -> Self {
         let reason = program.is_none().then(|| "left out".to_owned());
         Self { program, path, content, memory, plain: Vec::new(), advised: Vec::new(), reason }
     }
 
-    /// One round. Without a memory group that is the result, and not tried again.
+    /// Runs one round. A missing memory group is the result, and not tried again.
     pub fn round(&mut self, number: usize, counts: bool, cancel: &Cancel) -> anyhow::Result<()> {
         let Some(program) = self.program.filter(|_| self.reason.is_none()) else { return Ok(()) };
         let mut rates = [0.0; 2];
-        // Who goes first changes from round to round.
+        // The side that runs first changes from round to round.
         for advised in if number.is_multiple_of(2) { [false, true] } else { [true, false] } {
-            // A new one each time: what a group has cached stays charged to it.
+            // A new group each time: its page cache stays charged to a group.
             let group = match group(self.memory) {
                 Ok(group) => group,
                 Err(error) => {
@@ -123,7 +127,7 @@ impl<'a> Side<'a> {
         Ok(mib_s(self.content.pages() * PAGE_BYTES, finished.printed()?))
     }
 
-    /// What it did.
+    /// The figures of the side.
     pub fn finish(self) -> Value {
         let mut figures = json!({
             "seq_read_mib_s": middle(&self.plain), "seq_read_advised_mib_s": middle(&self.advised),

@@ -1,10 +1,12 @@
-//! The zone policies side by side, by counts that no noise can move, and what one allocation costs.
+//! The zone policies side by side, by counts that no noise can move, and the cost of one
+//! allocation.
 //!
-//! The counts are those of the four cases in `pagoda_core::zone::cases`. The share error is that of the fair policy
-//! without pressure: as many threads as may serve faults, each with its cache, at two zones of 3:1. Costs are medians
-//! over pairs of runs that take turns, the first pair discarded. No memory is moved for these: they must never be read as
-//! figures of the engine, which are those of [`engine`], from a real one, and of [`tiobench`], whose streams over a file stand
-//! beside the kernel's own.
+//! The counts are those of the four cases in `pagoda_core::zone::cases`. The share error is that of
+//! the fair policy without pressure: as many threads as may serve faults, each with its cache, at
+//! two zones of 3:1. Costs are medians over pairs of runs that take turns, the first pair
+//! discarded. No memory is moved for these: they must never be read as figures of the engine. Those
+//! are of [`engine`], a real one, and of [`tiobench`], with streams over a file beside the kernel's
+//! own.
 
 mod content;
 mod engine;
@@ -37,16 +39,17 @@ use crate::report::json::report;
 
 pub use tiobench::PUBLISHED;
 
-/// Allocations of which the shares are told.
+/// Allocations over which the shares are counted.
 const SHARED_ALLOCATIONS: u32 = 100_000;
-/// Frames that a thread keeps before it gives them back: all threads together stay far above the watermarks.
+/// Frames that a thread keeps before it gives them back: all threads together stay far above the
+/// watermarks.
 const KEPT_FRAMES: usize = 64;
-/// The zones: watermarks of these budgets are in proportion to them.
+/// The budgets of the zones, in proportion to their watermarks.
 const BUDGETS: [Bytes; LOCAL_ZONES] = [Bytes::mib(1536), Bytes::mib(512)];
-/// Enough that no allocation of a timed run fails.
+/// Enough free frames that no timed allocation fails.
 const TIMED_FREE_FRAMES: u64 = 1 << 40;
 
-/// What `--help` says of the keys.
+/// The part of `--help` on the keys.
 const KEYS: &str = "\
 Keys of the JSON; POLICY is fair, reset-on-failure, first-version (of the fair one, with its bug), first-fit or global-list:
   cases.CASE.POLICY           counts of allocating from two local zones: A, both are short of frames; B, the first is, and the second's
@@ -57,25 +60,25 @@ Keys of the JSON; POLICY is fair, reset-on-failure, first-version (of the fair o
                               share_allocations, by zones of 3:1, of share_threads threads with caches of cache_frames frames
   alloc_ns                    one allocation by one thread: warm through a cache, cold without one
   engine.POLICY               a real engine of two zones of 1:3, by fair, reset-on-failure, first-fit; nothing without managers.
-                              shares_percent by zone and share_error_percent of what was given without pressure; then, of streams over
+                              shares_percent by zone and share_error_percent of the frames given without pressure; then, of streams over
                               twice the budget, resets, shortages (no zone had a frame above its low watermark), frames that were given,
-                              mb_s, and age_ratio, how much older pages get in one zone than in the other before they go
+                              mb_s, and age_ratio, the age of evicted pages in one zone over that in the other
   tiobench.PATTERN.THREADS    of seq_read, seq_write, rand_read, rand_write. Of each POLICY mib_s of all rounds, and of
                               the same run, the one in the middle: allocs_by_zone, frames of the larger zone and of the smaller; resets;
                               shortages; evicted_before_use, base pages that were read ahead in vain; bytes_read_twice; age_ratio, null
-                              unless both zones moved pages out. ratio_fair_vs_reset, fair over reset-on-failure, is the median of the
-                              rounds; published_ratio, of seq_read, what the patch's author measured
+                              unless both zones evicted pages. ratio_fair_vs_reset, fair over reset-on-failure, is the median of the
+                              rounds; published_ratio, of seq_read, as the patch's author measured
   tiobench_reason             why nothing streams; missing if it does
   kernel_mmap                 one thread in a memory group of the zones' size: seq_read_mib_s, seq_read_advised_mib_s after
                               MADV_SEQUENTIAL, medians; null if it did not run, and a reason, missing else
   ratio_vs_mmap, ratio_vs_mmap_advised  seq_read of fair by one thread over these, the median of rounds in which both ran; null
                               without them
-  cached_reread_mib_s         what is in memory, read again; null if nothing streams
+  cached_reread_mib_s         the rate of reading resident pages again; null if nothing streams
   zones_bytes, file_bytes     the smaller zone and the larger, and the file of the streams
-  block_bytes, touches        what who goes upwards reads and writes at once; pages that a run which jumps touches
+  block_bytes, touches        bytes of one sequential read or write; pages that a random run touches
   rounds, pairs               of each row of the streams, and of timed allocations";
 
-/// What to measure.
+/// The options of the bench.
 #[derive(Args, Debug)]
 #[command(after_long_help = KEYS)]
 pub struct ZonesArgs {
@@ -85,14 +88,15 @@ pub struct ZonesArgs {
     /// A short run: fewer allocations, one round, a small file, fewer threads
     #[arg(long)]
     quick: bool,
-    /// Rounds that count: of each row of the streams, and pairs of timed allocations after one that is discarded [default: 3,
-    /// quick: 1]
+    /// Rounds that count: of each row of the streams, and pairs of timed allocations after one that
+    /// is discarded [default: 3, quick: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
     pairs: Option<u16>,
     /// The rows of one pattern of the streams alone; more than once for some [default: all]
     #[arg(long, value_name = "PATTERN")]
     only: Vec<tiobench::Pattern>,
-    /// The rows of so many threads alone; more than once for some [default: 1, 2, 4, 8, 16; quick: 1, 4]
+    /// The rows of so many threads alone; more than once for some [default: 1, 2, 4, 8, 16; quick:
+    /// 1, 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
     threads: Vec<u8>,
 }
@@ -118,7 +122,7 @@ pub fn run(args: &ZonesArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the policies do in a real engine.
+/// The figures of the policies in a real engine.
 fn engines(passes: u32) -> anyhow::Result<BTreeMap<&'static str, Value>> {
     let mut outcomes = BTreeMap::new();
     for policy in [ZonePolicy::Fair, ZonePolicy::ResetOnFailure, ZonePolicy::FirstFit] {
@@ -127,7 +131,7 @@ fn engines(passes: u32) -> anyhow::Result<BTreeMap<&'static str, Value>> {
     Ok(outcomes)
 }
 
-/// Every policy's counts in one case.
+/// The counts of every policy in one case.
 fn counts(case: Case) -> BTreeMap<&'static str, Value> {
     let of = |policy| {
         let Counters { allocated_frames, resets, scans, zone_visits, skips, spilled_frames, wake_ups } =
@@ -147,7 +151,7 @@ fn local_zones() -> anyhow::Result<[Zone; LOCAL_ZONES]> {
     Ok([Zone::new(&first?, base), Zone::new(&second?, base)])
 }
 
-/// What threads with caches get of each zone.
+/// Frames of each zone that threads with caches get.
 fn shares(local: &[Zone; LOCAL_ZONES], most: u32) -> anyhow::Result<[u64; LOCAL_ZONES]> {
     let zones = Mutex::new(Zones::new(ZonePolicy::Fair, local, &[]));
     let start = Barrier::new(HANDLERS_MAX as usize);
@@ -214,7 +218,7 @@ fn costs(
     Ok(json!({ "warm": middle(&warm), "cold": middle(&cold) }))
 }
 
-/// What one of `allocations` takes.
+/// The time of one of `allocations`.
 fn time_ns<T>(
     local: &[Zone],
     allocations: u32,
@@ -230,7 +234,7 @@ fn time_ns<T>(
     Ok(start.elapsed().as_nanos() as f64 / f64::from(allocations))
 }
 
-/// The report of all that is measured.
+/// Measures all figures of the report.
 fn measure(
     pairs: usize,
     quick: bool,
@@ -268,7 +272,7 @@ mod tests {
 
     #[test]
     fn counts_shares_and_streams_have_the_documented_shape() {
-        // This program is the test's, which is no worker: there is nothing of the kernel.
+        // The test's program is no worker: the kernel has no side.
         let plan = tiobench::Plan::tiny();
         let json = measure(1, true, 1000, &plan, &ProgressBar::hidden(), &Cancel::default());
         let json = json.expect("no pressure");
@@ -334,7 +338,8 @@ mod tests {
                     let frames: u64 = (0..2).filter_map(|zone| cell["allocs_by_zone"][zone].as_u64()).sum();
                     assert!(frames > 0, "{pattern} {threads} {cell}");
                     if pattern == "seq_read" {
-                        // All of it came through the zones, and what came twice was counted.
+                        // All of it came through the zones, and a second read of a page was
+                        // counted.
                         let twice = cell["bytes_read_twice"].as_u64().expect("a number");
                         assert!(frames << 16 >= (32 << 20) + twice / 2, "{threads} {cell}");
                         assert!(cell["age_ratio"].is_f64(), "both zones moved pages out: {cell}");

@@ -1,4 +1,4 @@
-//! The figures for people. Pure.
+//! The figures of the bench as tables for people. Pure. Never computes a figure.
 
 use pagoda_core::zone::ZonePolicy;
 use serde_json::Value;
@@ -47,7 +47,7 @@ const FILE: &str = "a file of {file_bytes:b} over zones of {zones_bytes/0:b} and
 const MMAP: &str = "the kernel's mmap in a memory group of the same size: {kernel_mmap/seq_read_mib_s:0} MiB/s \
 ({kernel_mmap/seq_read_advised_mib_s:0} with MADV_SEQUENTIAL); fair over it: {ratio_vs_mmap:2} ({ratio_vs_mmap_advised:2})";
 
-/// For people.
+/// The tables for people.
 pub fn table(report: &Value) -> String {
     let policies = ZonePolicy::ALL.map(ZonePolicy::name);
     let cases = members(report, "/cases").flat_map(|(case, figures)| {

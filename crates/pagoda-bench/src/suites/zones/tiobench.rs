@@ -1,10 +1,11 @@
-//! Streams over a file twice the memory, as tiobench has them: by policy, by pattern, by threads.
+//! Streams over a file twice the memory, as in tiobench: by policy, by pattern, by threads.
 //!
-//! A file region over two zones of unequal size, made anew for each run, so that nothing is in memory at first. Each thread has
-//! a stretch of the file for itself where it goes upwards, and pages of its own where it jumps; writes end with a sync that
-//! counts. All sides of a row run in turns, each as often as the others and another one first in each round; beside one thread
-//! that reads upwards the kernel is one of them. Every byte that is read is compared with what was written last: a wrong one ends
-//! the bench. This module must never report a run of which a byte was not checked.
+//! A file region over two zones of unequal size is made anew for each run, so that it starts cold.
+//! A sequential thread has a stretch of the file for itself, a random one pages of its own. Writes
+//! end with a sync that counts. All sides of a row run in turns, each as often as the others and
+//! another one first in each round. Beside one sequential reader the kernel is one of them. Every
+//! byte that is read is compared with the last write, and a wrong one ends the bench. This module
+//! must never report a run of which a byte was not checked.
 
 use std::cell::Cell as Counter;
 use std::collections::BTreeMap;
@@ -27,35 +28,36 @@ use crate::measure::scratch::Scratch;
 use crate::measure::stats::{Measured, middle as middle_of_values, round};
 use crate::measure::turns::turns;
 
-/// What who goes upwards reads and writes at once; who jumps takes an OS page.
+/// The bytes of one sequential read or write; a random one takes an OS page.
 pub const BLOCK_BYTES: usize = 64 << 10;
 
-/// What the patch's author measured with so many threads: streaming reads, fair over reset on failure.
+/// The published gain with so many threads: streaming reads, fair over reset on failure.
 pub const PUBLISHED: [(usize, f64); 5] = [(1, 1.1045), (2, 1.127), (4, 1.1174), (8, 1.0686), (16, 1.0849)];
 
-/// Where the reader's part of the memory ends that is read again: it stays in it whatever the policy.
+/// The part of the memory that is read again, one in so many: it stays resident under every policy.
 const REREAD_SHARE: usize = 4;
 
-/// What is run.
+/// The runs to do.
 pub struct Plan {
     /// The zones. The file is twice their sum.
     pub zones: [Bytes; 2],
-    /// If the kernel is to have a side, one thread is the first of them.
+    /// The numbers of threads. If the kernel has a side, the first is one thread.
     pub threads: Vec<usize>,
-    /// In their order.
+    /// The patterns, in their order.
     pub patterns: Vec<Pattern>,
-    /// Of each row. If they are odd one is in the middle, else the faster of two is told.
+    /// Rounds of each row. An odd number has one in the middle, else the faster of the middle two
+    /// is reported.
     pub rounds: usize,
-    /// Pages that all threads together touch in a run that jumps.
+    /// Pages that all threads together touch in a random run.
     pub touches: usize,
-    /// Times over which what is cached is read again.
+    /// The number of times the cached part is read again.
     pub rereads: usize,
-    /// The path of this program, which also streams by mmap(2); nothing, where that is left out.
+    /// The path of this program, which also streams by mmap(2); `None` where that is left out.
     pub program: Option<String>,
 }
 
 impl Plan {
-    /// That of `pagoda bench zones`.
+    /// The plan of `pagoda bench zones`.
     pub fn new(quick: bool, rounds: usize, program: String) -> Self {
         let [small, large] = if quick { [8, 24] } else { [64, 192] };
         Self {
@@ -89,12 +91,13 @@ impl Plan {
         2 * self.memory().as_usize()
     }
 
-    /// Whether there is a row that the kernel is beside.
+    /// Whether a row has the kernel as a side.
     fn has_kernel(&self) -> bool {
         self.threads.first() == Some(&1) && self.patterns.contains(&Pattern::SeqRead)
     }
 
-    /// How many runs it is: the rows, the kernel in one of them with a round that is discarded, and what is read again.
+    /// The number of runs: the rows, the kernel in one of them with a round that is discarded, and
+    /// the second reads.
     pub fn runs(&self) -> usize {
         let rows = self.threads.len() * self.patterns.len() * self.rounds;
         let beside_kernel = (self.rounds + 1) + ZonePolicy::ALL.len();
@@ -102,13 +105,13 @@ impl Plan {
     }
 }
 
-/// What the threads do.
+/// The access pattern of the threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum Pattern {
-    /// Each thread writes a stretch upwards.
+    /// Each thread writes a stretch in order.
     SeqWrite,
-    /// Each thread reads a stretch upwards.
+    /// Each thread reads a stretch in order.
     SeqRead,
     /// Each thread writes pages out of order.
     RandWrite,
@@ -117,7 +120,7 @@ pub enum Pattern {
 }
 
 impl Pattern {
-    /// In this order what was written is read next.
+    /// In this order each read follows the write of its pages.
     const ALL: [Self; 4] = [Self::SeqWrite, Self::SeqRead, Self::RandWrite, Self::RandRead];
 
     const fn name(self) -> &'static str {
@@ -136,7 +139,7 @@ impl Pattern {
     }
 }
 
-/// What one policy did: all of it of the run whose rate is in the middle.
+/// The figures of one policy, all from the run with the median rate.
 #[derive(Clone, Serialize)]
 pub struct Cell {
     pub mib_s: Measured,
@@ -145,15 +148,16 @@ pub struct Cell {
     pub resets: u64,
     /// Times no zone had a frame above its low watermark.
     pub shortages: u64,
-    /// Base pages that were read ahead and went before anybody asked for them.
+    /// Base pages read ahead and evicted before their first use.
     pub evicted_before_use: u64,
-    /// Bytes that were read of the file once more.
+    /// Bytes of the file that were read a second time.
     pub bytes_read_twice: u64,
-    /// How much older pages get in one zone than in the other before they go; nothing unless both moved some out.
+    /// The age of evicted pages in one zone over that in the other; `None` unless both evicted
+    /// some.
     pub age_ratio: Option<f64>,
 }
 
-/// How much that is.
+/// The rate of `bytes` in `seconds`.
 pub fn mib_s(bytes: usize, seconds: f64) -> f64 {
     bytes as f64 / f64::from(1 << 20) / seconds
 }
@@ -212,7 +216,7 @@ pub fn measure(plan: &Plan, progress: &ProgressBar, cancel: &Cancel) -> anyhow::
     Ok(figures)
 }
 
-/// What the kernel did, and `fair` over it, by rounds in which both ran.
+/// Notes the kernel's figures, and `fair` over them by rounds in which both ran.
 fn note_kernel(figures: &mut Value, kernel: kernel_mmap::Side, fair: &[Cell]) {
     let over = |kernel: &[f64]| {
         let ratios: Vec<f64> = fair.iter().zip(kernel).map(|(fair, rate)| fair.mib_s.median / rate).collect();
@@ -240,7 +244,7 @@ fn row(pattern: Pattern, threads: usize, runs: BTreeMap<&'static str, Vec<Cell>>
     Ok(row)
 }
 
-/// The sides of a round, the kernel being none of the policies: in `turn` after turn each of them goes first.
+/// The sides of a round; `None` is the kernel. In `turn` after turn each side is the first.
 fn sides(turn: usize, with_kernel: bool) -> Vec<Option<ZonePolicy>> {
     let policies = ZonePolicy::ALL.into_iter().map(Some);
     let sides: Vec<_> = with_kernel.then_some(None).into_iter().chain(policies).collect();
@@ -250,23 +254,24 @@ fn sides(turn: usize, with_kernel: bool) -> Vec<Option<ZonePolicy>> {
 fn manager(plan: &Plan, policy: ZonePolicy) -> anyhow::Result<Manager> {
     let [small, large] = plan.zones;
     let builder = Manager::builder().user_mode_only(true).tune(|tuning| tuning.zone_policy(policy));
-    // As it is with the published ones, the larger one is asked first.
+    // As with the published zones, the larger one is asked first.
     Ok(builder.zone("large", large, Place::Local).zone("small", small, Place::Local).build()?)
 }
 
-/// What all runs share.
+/// The state that all runs share.
 struct Bench<'a> {
     plan: &'a Plan,
     path: &'a Path,
     content: &'a Content,
-    /// Rounds so far, of whatever row: where each row has one round, no policy is always the first.
+    /// Rounds so far, of any row: where each row has one round, no policy is always the first.
     turn: Counter<usize>,
     progress: &'a ProgressBar,
     cancel: &'a Cancel,
 }
 
 impl Bench<'_> {
-    /// All rounds of a row. With the kernel, whose row is the first of all, one more is run and discarded.
+    /// Runs all rounds of a row. The kernel's row is the first of all, with one more round, which
+    /// is discarded.
     fn runs(
         &self,
         pattern: Pattern,
@@ -346,7 +351,7 @@ impl Bench<'_> {
         })
     }
 
-    /// The rate of what is in memory.
+    /// The rate of reading resident pages.
     fn read_again(&self) -> anyhow::Result<f64> {
         self.cancel.check()?;
         self.progress.set_message("cached");
@@ -361,7 +366,7 @@ impl Bench<'_> {
             worker.read(0..blocks)?;
         }
         let rate = mib_s(self.plan.rereads * blocks * BLOCK_BYTES, start.elapsed().as_secs_f64());
-        // What was ordered behind it may still be on its way.
+        // Readahead beyond the part may still be in flight.
         let more = region.stats().read.saturating_sub(read);
         ensure!(more <= Bytes::mib(4), "{more} of what is cached were read again");
         self.progress.inc(1);
@@ -378,7 +383,7 @@ struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    /// Through a stretch of its own, as long as the others'. How many bytes that were.
+    /// Streams through a stretch of its own, as long as the others'. Returns its bytes.
     fn go_up(&self, writes: bool) -> anyhow::Result<usize> {
         let blocks = self.region.len() / BLOCK_BYTES;
         let at = |thread: usize| thread * blocks / self.threads;
@@ -405,7 +410,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// From one page to any other of its own. How many bytes that were.
+    /// Touches pages of its own at random. Returns their bytes.
     fn jump(&self, touches: usize, writes: bool, round_number: usize) -> anyhow::Result<usize> {
         // The same pages for all policies of a round.
         let mut random = Random::new((round_number << 8 | self.thread) as u64);
@@ -426,7 +431,7 @@ impl Worker<'_> {
     }
 }
 
-/// The run in the middle by its rate, with the spread of all.
+/// The run with the median rate, and the spread of all.
 fn middle(mut cells: Vec<Cell>) -> Option<Cell> {
     cells.sort_by(|one, other| one.mib_s.median.total_cmp(&other.mib_s.median));
     let [least, most] = [cells.first()?, cells.last()?].map(|cell| cell.mib_s.median);

@@ -1,4 +1,5 @@
-//! A row tells the run in the middle, and its sides take turns.
+//! Tests of the streams: a row reports the run with the median rate, and its sides take turns. They
+//! must never depend on the disk's speed.
 
 use super::*;
 

@@ -11,8 +11,8 @@ use redis::Value;
 use super::error::{RemoteError, RemoteOpenError};
 use super::links::Links;
 
-/// Whether a server is one of a cluster, if it keeps what it is given. Its policy may still be
-/// changed under way; what is missing then is an error.
+/// Whether a server is one of a cluster, if it keeps its objects. Its policy may still be changed
+/// under way; an object missing then is an error.
 pub(super) fn check_server(links: &mut Links, node: SocketAddr) -> Result<bool, RemoteOpenError> {
     let answer = links.ask_node(node, &redis::cmd("INFO"), 256 << 10)?;
     let Value::BulkString(text) = &answer else { return Err(RemoteError::Refused.into()) };

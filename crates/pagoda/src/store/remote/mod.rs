@@ -73,7 +73,7 @@ const REQUEST_BYTES: usize = BATCH + (64 << 10);
 /// Connections for fetching, as many as there are threads that serve faults.
 const READERS: usize = crate::state::pending::HANDLERS_MAX;
 
-/// A field that may be there and is nobody's.
+/// A field that may be there and has no owner.
 #[derive(Clone, Copy)]
 struct Stray {
     id: u32,
@@ -342,7 +342,7 @@ impl RemoteTier {
         self.writer.lock().strays.push(Stray { id, batch });
     }
 
-    /// Reads an object's bytes if they are what was written. Tries for 10 s.
+    /// Reads an object's bytes if they are as written. Tries for 10 s.
     pub fn read(&self, id: u32, batch: u32, version: Version, into: &mut [u8]) -> Result<(), GetError> {
         let request = self.fetch_request(id, batch);
         let part = || Part {
@@ -434,7 +434,7 @@ impl RemoteTier {
     }
 }
 
-/// What came of one try: sealed bytes, and their tag. None if it has another length than it had.
+/// The result of one try: sealed bytes, and their tag. None if the length is not as stored.
 fn read_once(outcome: Outcome, into: &mut [u8]) -> Result<Option<[u8; TAG]>, RemoteError> {
     match outcome?.first() {
         Some(Value::BulkString(value)) => Ok(value.split_last_chunk().and_then(|(bytes, tag)| {

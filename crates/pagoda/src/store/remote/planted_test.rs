@@ -26,7 +26,7 @@ fn set(server: &RedisServer, key: &str, field: &[u8], value: &[u8]) {
     assert_eq!(ask(server, set), Value::Int(0), "the field is there");
 }
 
-/// Reads every page: it is what was put, or an error. Returns how many were errors.
+/// Reads every page: it is as stored, or an error. Returns how many were errors.
 fn refused(store: &TieredStore, scratch: &mut Scratch, held: &Held) -> usize {
     let is_refused = |(handle, page): &&(Handle, Vec<u8>)| {
         let mut back = vec![0; page.len()];

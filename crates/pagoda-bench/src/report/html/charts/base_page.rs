@@ -1,4 +1,4 @@
-//! Bars of `pagoda bench base-page`. Pure.
+//! Bars of `pagoda bench base-page`. Pure. Never computes more than a ratio.
 
 use serde_json::Value;
 
@@ -18,7 +18,7 @@ const SIDES: [Named; 8] = [
     (Pagoda, "Pagoda, by density", "/clusters/auto"),
 ];
 
-/// Of `pagoda bench base-page`.
+/// The charts of `pagoda bench base-page`.
 pub fn base_page(json: &Value) -> Vec<Chart> {
     let of = |pattern: &str, key: &str| Bars::of(json).each("*", &format!("*/{pattern}/{key}"), &SIDES);
     let over_touched = |pattern: &str, key: &str| {

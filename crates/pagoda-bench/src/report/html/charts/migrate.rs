@@ -1,4 +1,5 @@
-//! Bars of `pagoda bench migrate`. Pure.
+//! Bars of `pagoda bench migrate`, beside published ones of QEMU. Pure. Never computes more than a
+//! ratio.
 
 use serde_json::Value;
 
@@ -16,7 +17,8 @@ const WAYS: [Named; 5] = [
     (Pagoda, "huge-frames", "huge-frames"),
 ];
 
-/// What the received map did to QEMU, 64 GB over 2 channels: faults and ms before, and with it.
+/// The published effect of the received map in QEMU, 64 GB over 2 channels: faults and ms before,
+/// and with it.
 const fn published(case: &str) -> Option<[(f64, f64); 2]> {
     match case.as_bytes() {
         b"idle" => Some([(121_357.0, 7771.0), (2716.0, 7335.0)]),
@@ -28,7 +30,7 @@ const fn published(case: &str) -> Option<[(f64, f64); 2]> {
 const CODECS: [Named; 4] =
     [(Baseline, "none", "none"), (Pagoda, "lz4", "lz4"), (Pagoda, "zlib", "zlib"), (Pagoda, "zstd", "zstd")];
 
-/// The same runs: how long the guest stood still, in ms.
+/// Downtime of the guest in the same runs, in ms.
 const DOWNTIMES: [(&str, f64); 4] = [
     ("idle, check first, published", 153.0),
     ("idle, received map, published", 180.0),
@@ -36,7 +38,7 @@ const DOWNTIMES: [(&str, f64); 4] = [
     ("full, received map, published", 165.0),
 ];
 
-/// Of `pagoda bench migrate`.
+/// The charts of `pagoda bench migrate`.
 pub fn migrate(json: &Value) -> Vec<Chart> {
     let of = |case: &str, key: &str, published: Option<[f64; 2]>| {
         let ours = Bars::of(json).each("*", &format!("/cases/{case}/*/{key}"), &WAYS);
@@ -82,7 +84,7 @@ pub fn migrate(json: &Value) -> Vec<Chart> {
     charts
 }
 
-/// Of a region that is written while it moves.
+/// The charts of a region that is written while it moves.
 fn live(json: &Value) -> [Chart; 2] {
     let stopped =
         DOWNTIMES.into_iter().fold(Bars::of(json), |bars, (label, ms)| bars.known(Published, label, ms));
@@ -98,7 +100,7 @@ fn live(json: &Value) -> [Chart; 2] {
     ]
 }
 
-/// Of content of 3:1, by codec.
+/// The charts of content of 3:1, by codec.
 fn codecs(json: &Value) -> [Chart; 2] {
     let of = |key: &str| Bars::of(json).each("*", &format!("/codecs/*/{key}"), &CODECS);
     [

@@ -1,7 +1,7 @@
-//! Which figures of a bench's JSON become bars. Pure.
+//! The figures of a bench's JSON that become bars. Pure.
 //!
-//! A figure that is null or not there becomes no bar: a side that could not run has none. This module must never compute
-//! more than a ratio.
+//! A figure that is null or missing becomes no bar: a side that could not run has none. This module
+//! must never compute more than a ratio.
 
 mod base_page;
 mod migrate;
@@ -15,7 +15,7 @@ use super::svg::Side::{Baseline, Kernel, Pagoda, Published};
 use super::svg::{Bar, Chart, Side};
 use crate::suites::zones::PUBLISHED;
 
-/// Medians, and better the larger.
+/// Units of medians: throughput, and time over the native run.
 const GIB_S: &str = "GiB/s, more is better";
 const OVER_NATIVE: &str = "time over native, less is better";
 
@@ -28,10 +28,10 @@ fn spread(json: &Value, path: &str) -> Option<[f64; 2]> {
     Some([number(json, &format!("{path}_least"))?, number(json, &format!("{path}_most"))?])
 }
 
-/// A side of a chart: its label, and what stands for it in a path.
+/// A side of a chart: its label, and its name in a path.
 type Named<'a> = (Side, &'a str, &'a str);
 
-/// Collects bars.
+/// A chart under construction.
 struct Bars<'a> {
     json: &'a Value,
     bars: Vec<Bar>,
@@ -45,7 +45,7 @@ impl<'a> Bars<'a> {
         self.bars.push(Bar { label: label.into(), side, value, spread: None });
         self
     }
-    /// The number at a path, with its least and its greatest value where it has them.
+    /// Adds the number at a path, with its least and greatest values where it has them.
     fn figure(mut self, side: Side, label: impl Into<String>, path: &str) -> Self {
         if let Some(value) = number(self.json, path) {
             let spread = spread(self.json, path);
@@ -53,13 +53,13 @@ impl<'a> Bars<'a> {
         }
         self
     }
-    /// A figure for each of `sides`: its label and name take the place of the `*` of both.
+    /// Adds a figure for each of `sides`. Its label and name take the place of the `*` of both.
     fn each(self, label: &str, path: &str, sides: &[Named]) -> Self {
         sides.iter().fold(self, |bars, (side, named, name)| {
             bars.figure(*side, label.replace('*', named), &path.replace('*', name))
         })
     }
-    /// One count over another: of what has no spread.
+    /// Adds one count over another. Counts have no spread.
     fn ratio_of_counts(mut self, side: Side, label: impl Into<String>, path: &str, over: &str) -> Self {
         if let (Some(value), Some(over)) = (number(self.json, path), number(self.json, over))
             && over > 0.0
@@ -73,7 +73,7 @@ impl<'a> Bars<'a> {
     }
 }
 
-/// Of `pagoda bench budget`.
+/// The charts of `pagoda bench budget`.
 pub fn budget(json: &Value) -> Vec<Chart> {
     const PATTERNS: [&str; 4] = ["fill", "sequential", "zipf", "random"];
     const SIDES: [Named; 3] = [
@@ -110,7 +110,7 @@ pub fn budget(json: &Value) -> Vec<Chart> {
     charts
 }
 
-/// Of `pagoda bench tree`.
+/// The charts of `pagoda bench tree`.
 pub fn tree(json: &Value) -> Vec<Chart> {
     const TREES: [(&str, &str); 4] =
         [("spawn_storm", "short processes"), ("build", "a build"), ("jvm", "a JVM"), ("node", "node")];
@@ -145,7 +145,7 @@ pub fn tree(json: &Value) -> Vec<Chart> {
     ]
 }
 
-/// Of `pagoda bench programs`.
+/// The charts of `pagoda bench programs`.
 pub fn programs(json: &Value) -> Vec<Chart> {
     const PARTS: [(&str, &str); 3] = [("three_quarters", "3/4"), ("half", "half"), ("quarter", "a quarter")];
     let programs = json.pointer("/programs").and_then(Value::as_object);
@@ -168,7 +168,7 @@ pub fn programs(json: &Value) -> Vec<Chart> {
     PARTS.into_iter().filter_map(of_part).collect()
 }
 
-/// Of `pagoda bench clear`.
+/// The charts of `pagoda bench clear`.
 pub fn clear(json: &Value) -> Vec<Chart> {
     const RATIOS: [Named; 5] = [
         (Kernel, "the kernel's huge pages", "kernel_thp"),
@@ -218,7 +218,7 @@ pub fn clear(json: &Value) -> Vec<Chart> {
     charts
 }
 
-/// Of `pagoda bench snapshot`.
+/// The charts of `pagoda bench snapshot`.
 pub fn snapshot(json: &Value) -> Vec<Chart> {
     const SIDES: [Named; 6] = [
         (Kernel, "mmap", "mmap"),
@@ -235,7 +235,7 @@ pub fn snapshot(json: &Value) -> Vec<Chart> {
     ]
 }
 
-/// Of `pagoda bench release`.
+/// The charts of `pagoda bench release`.
 pub fn release(json: &Value) -> Vec<Chart> {
     const POLICIES: [Named; 4] = [
         (Baseline, "one-at-a-time", "one-at-a-time"),
@@ -290,7 +290,7 @@ pub fn release(json: &Value) -> Vec<Chart> {
     ]
 }
 
-/// Of `pagoda bench counters`.
+/// The charts of `pagoda bench counters`.
 pub fn counters(json: &Value) -> Vec<Chart> {
     let costs = Bars::of(json)
         .figure(Pagoda, "counting, one thread", "/counting_ns")
@@ -307,7 +307,7 @@ pub fn counters(json: &Value) -> Vec<Chart> {
     ]
 }
 
-/// Of `pagoda bench zones`.
+/// The charts of `pagoda bench zones`.
 pub fn zones(json: &Value) -> Vec<Chart> {
     const POLICIES: [Named; 4] = [
         (Baseline, "first-fit", "first-fit"),

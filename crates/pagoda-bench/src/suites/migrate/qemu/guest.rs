@@ -1,7 +1,9 @@
-//! One QEMU process: a guest of nothing but memory, which never runs, driven over its standard streams.
+//! One QEMU process: a guest with memory and no running processor, driven over its standard
+//! streams.
 //!
-//! Its memory is filled and read from outside, as a debugger does. It is ended when this is dropped, and by the kernel if
-//! this process is killed. This module must never leave one behind.
+//! Its memory is filled and read from outside, as a debugger does. It is ended when this is
+//! dropped, and by the kernel if this process is killed. This module must never leave a QEMU
+//! behind.
 
 use std::fs::{self, File};
 use std::io;
@@ -24,21 +26,21 @@ use crate::command::this_program;
 use crate::measure::process::Reader;
 use crate::worker;
 
-/// Far more than a loopback carries, in bytes a second: the default is a link of 1 Gbit/s.
+/// A limit far above a loopback, in bytes a second: the default is a link of 1 Gbit/s.
 const BANDWIDTH: u64 = 1 << 40;
 
-/// Hidden: the bench starts QEMU by this, so that it ends with the bench.
+/// The hidden command by which the bench starts QEMU, so that it ends with the bench.
 #[derive(Args, Debug)]
 pub struct QemuArgs {
-    /// QEMU.
+    /// The path of QEMU.
     #[arg(long)]
     program: PathBuf,
-    /// Its arguments.
+    /// The arguments of QEMU.
     #[arg(last = true)]
     arguments: Vec<String>,
 }
 
-/// Becomes QEMU. What the kernel was told to do when our parent ends stays in force.
+/// Becomes QEMU. The parent-death signal stays in force.
 pub fn become_qemu(args: &QemuArgs) -> anyhow::Error {
     let error = Command::new(&args.program).args(&args.arguments).exec();
     anyhow::Error::new(error).context(format!("starting {}", args.program.display()))
@@ -49,13 +51,13 @@ pub struct Guest {
     child: Child,
     errors: Option<Reader>,
     memory: File,
-    /// Where its memory begins in its process.
+    /// The address of its memory in its process.
     begin: u64,
     pub qmp: Qmp,
 }
 
 impl Guest {
-    /// Starts one of `memory`, to send it or, with an address to be given, to receive.
+    /// Starts a QEMU of `memory`, to send it or, at an address given later, to receive.
     pub fn start(program: &Path, memory: Bytes, receives: bool) -> anyhow::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
         let (input, output) = (OwnedFd::from(theirs.try_clone()?), OwnedFd::from(theirs));
@@ -100,12 +102,12 @@ impl Guest {
         Ok((qmp, opened.with_context(|| format!("opening {memory}, to fill QEMU's memory"))?, begin))
     }
 
-    /// Writes to its memory.
+    /// Writes to the guest's memory.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.memory.write_all_at(bytes, self.begin + offset)
     }
 
-    /// Reads its memory.
+    /// Reads the guest's memory.
     pub fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         self.memory.read_exact_at(into, self.begin + offset)
     }
@@ -117,12 +119,12 @@ impl Guest {
         minor_faults(&text).with_context(|| format!("{path} has no count of faults"))
     }
 
-    /// What it has resident.
+    /// Its resident anonymous memory.
     pub fn rss_bytes(&self) -> anyhow::Result<u64> {
         rss_bytes_of(&self.child.id().to_string())
     }
 
-    /// Ends it, and returns what it said of what went wrong.
+    /// Ends it, and returns its standard error.
     pub fn into_errors(mut self) -> String {
         end(&mut self.child);
         Reader::text(&mut self.errors).trim().to_owned()
@@ -140,13 +142,14 @@ fn end(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// The address in QEMU's answer, which is for people.
+/// The address in QEMU's answer, which is text for people.
 fn host_address(said: &str) -> Option<u64> {
     let (_, address) = said.trim().rsplit_once(" is 0x")?;
     u64::from_str_radix(address, 16).ok()
 }
 
-/// The count in the line that the kernel has for each process: the tenth field, and names may hold anything.
+/// The tenth field of a process's stat line. It is counted from the last parenthesis, because the
+/// name before may hold anything.
 fn minor_faults(stat: &str) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(") ")?;
     fields.split(' ').nth(7)?.parse().ok()

@@ -1,7 +1,8 @@
-//! The same cases by QEMU: two processes, its multifd on as many channels, over the same loopback and in the same run.
+//! The same cases by QEMU, as the baseline: two processes, its multifd on as many channels, over
+//! the same loopback and in the same run.
 //!
-//! It is what is there, by its name on the PATH, and asked for nothing that it does not do by itself. What arrives is
-//! compared. If it is missing or fails, that is the result, and never the end of the bench.
+//! It is the QEMU on the PATH, with its defaults. The content at the destination is compared. A
+//! missing or failing QEMU is a result, and must never end the bench.
 
 pub mod guest;
 mod qmp;
@@ -22,19 +23,19 @@ use guest::Guest;
 
 const PROGRAM: &str = "qemu-system-x86_64";
 
-/// What one run measured.
+/// The figures of one run.
 #[derive(Clone, Copy)]
 pub struct QemuRun {
     pub total_ms: f64,
-    /// Of the destination, from before it listened until it had all.
+    /// Faults of the destination, from before it listened until it had all.
     pub dest_faults: u64,
     pub dest_rss_bytes: u64,
     pub wire_bytes: u64,
-    /// Pages with content, of OS pages.
+    /// OS pages with content.
     pub data_pages: u64,
 }
 
-/// What QEMU made of the cases that it is compared in.
+/// The figures of QEMU in its cases.
 #[derive(Default)]
 pub struct QemuRuns {
     pub version: String,
@@ -42,14 +43,14 @@ pub struct QemuRuns {
     pub full: Vec<QemuRun>,
 }
 
-/// QEMU, as long as nothing has gone wrong with it.
+/// QEMU, until its first failure.
 pub struct Qemu {
     program: PathBuf,
     runs: QemuRuns,
 }
 
 impl Qemu {
-    /// The one on `path`, as the variable has it.
+    /// Finds QEMU on `path`, in the form of the variable.
     pub fn find(path: Option<&OsStr>) -> Result<Self, String> {
         let mut candidates =
             std::env::split_paths(path.unwrap_or_default()).map(|folder| folder.join(PROGRAM));
@@ -59,7 +60,8 @@ impl Qemu {
         }
     }
 
-    /// Moves a guest with the memory of `case`, which `region` has as well, and keeps what that took if it counts.
+    /// Moves a guest with the memory of `case`, which `region` has as well. Keeps the figures if
+    /// the round counts.
     pub fn measure(&mut self, case: Case, region: &Region, counts: bool) -> anyhow::Result<()> {
         let runs = match case {
             Case::Untouched => &mut self.runs.untouched,
@@ -71,7 +73,7 @@ impl Qemu {
         source.qmp.version().clone_into(&mut self.runs.version);
         let data_pages = fill(&source, case, region.len()).context("filling QEMU's memory")?;
         let destination = Guest::start(&self.program, memory, true)?;
-        // After all that takes memory: what is given back to the kernel now is what the destination gets.
+        // The last step that takes memory is done: the destination gets the memory given back now.
         crate::warm(memory);
         let (run, destination) = migrate(source, destination, data_pages)?;
         let there = digest(memory, |offset, into| destination.read_at(offset, into))?;
@@ -85,7 +87,7 @@ impl Qemu {
     }
 }
 
-/// Writes what the case has; returns the pages with content.
+/// Writes the content of the case. Returns the pages with content.
 fn fill(guest: &Guest, case: Case, len: usize) -> anyhow::Result<u64> {
     let pages = Pages::new(1, INCOMPRESSIBLE);
     let (mut block, mut data_pages) = (vec![0; HUGE_BYTES], 0);
@@ -105,7 +107,7 @@ fn fill(guest: &Guest, case: Case, len: usize) -> anyhow::Result<u64> {
     Ok(data_pages)
 }
 
-/// Moves `source` to `destination`, which is returned.
+/// Moves `source` to `destination`, and returns the destination.
 fn migrate(mut source: Guest, mut destination: Guest, data_pages: u64) -> anyhow::Result<(QemuRun, Guest)> {
     let mut work = || -> anyhow::Result<QemuRun> {
         let before = destination.minor_faults()?;

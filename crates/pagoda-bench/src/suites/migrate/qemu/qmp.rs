@@ -1,6 +1,8 @@
-//! QEMU's own protocol: a line of JSON for each command, a line for its answer, and lines that tell what happened between.
+//! QEMU's own protocol: a line of JSON for each command, a line for its answer, and lines of events
+//! between. Small, so own code.
 //!
-//! Every wait has an end, and no line is longer than what is set aside for it. This module must never start or end a process.
+//! Every wait has an end, and no line is longer than its buffer. This module must never start or
+//! end a process.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -9,24 +11,24 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use serde_json::{Value, json};
 
-/// How long an answer may take: each is about what is known already.
+/// The limit of an answer: each is about a state that QEMU knows already.
 const ANSWER: Duration = Duration::from_secs(20);
 
-/// A line: the longest answers that we ask for have some KiB.
+/// The limit of a line: the longest expected answer has some KiB.
 const LINE_BYTES_MAX: usize = 1 << 20;
 
-/// One QEMU, from our side.
+/// Our end of the connection to one QEMU.
 pub struct Qmp {
     stream: UnixStream,
-    /// What was read and is no whole line yet.
+    /// Bytes read that are no whole line yet.
     read: Vec<u8>,
     version: String,
-    /// The last that was told of its migration.
+    /// The last reported state of its migration.
     migration: Option<String>,
 }
 
 impl Qmp {
-    /// Waits for its greeting, and says that we know the protocol.
+    /// Waits for the greeting, and enters the protocol's command mode.
     pub fn begin(stream: UnixStream) -> anyhow::Result<Self> {
         let mut qmp = Self { stream, read: Vec::new(), version: String::new(), migration: None };
         let greeting = qmp.message(Instant::now() + ANSWER)?;
@@ -35,12 +37,12 @@ impl Qmp {
         Ok(qmp)
     }
 
-    /// Three numbers.
+    /// The version, three numbers.
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// Has a command executed, and returns its answer.
+    /// Executes a command, and returns its answer.
     pub fn execute(&mut self, command: &str, arguments: &Value) -> anyhow::Result<Value> {
         let line = json!({ "execute": command, "arguments": arguments });
         self.stream.set_write_timeout(Some(ANSWER))?;
@@ -69,7 +71,7 @@ impl Qmp {
         }
     }
 
-    /// The next line. What it tells of the migration is kept.
+    /// The next line. The state of the migration in it is kept.
     fn message(&mut self, end: Instant) -> anyhow::Result<Value> {
         let line = loop {
             if let Some(length) = self.read.iter().position(|byte| *byte == b'\n') {
@@ -95,7 +97,7 @@ impl Qmp {
             Ok(0) => bail!("QEMU has ended"),
             Err(error) if error.kind() == ErrorKind::ConnectionReset => bail!("QEMU has ended"),
             Ok(bytes) => self.read.extend_from_slice(&room[..bytes]),
-            // Looked at again: too late is said above.
+            // Tried again: the end of the wait is checked above.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -122,7 +124,7 @@ mod tests {
 
     const GREETING: &str = r#"{"QMP":{"version":{"qemu":{"micro":22,"minor":2,"major":7},"package":"Debian"},"capabilities":["oob"]}}"#;
 
-    /// The other side says its greeting, and `says[i]` to the i-th command; what was asked of it is returned.
+    /// The other side sends its greeting, and `says[i]` to the i-th command. Returns the requests.
     fn talk<T>(says: &[&str], with: impl FnOnce(UnixStream) -> T) -> (T, Vec<Value>) {
         let (ours, theirs) = UnixStream::pair().expect("two sockets");
         thread::scope(|scope| {
