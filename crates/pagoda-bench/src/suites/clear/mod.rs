@@ -39,8 +39,8 @@ use crate::report::json::report;
 /// Frames are taken in turn from this many times the last-level cache: a sixteenth of what is written could still be there
 /// if the cache did its worst.
 const CYCLED_PER_CACHE: u64 = 16;
-/// The most in a short run, whatever the cache: the kernel clears it in half a second.
-const QUICK_BYTES: u64 = 512 << 20;
+/// The most in a short run, whatever the cache: the kernel clears it in a quarter of a second.
+const QUICK_BYTES: u64 = 256 << 20;
 /// Where the kernel does not tell the size of the cache.
 const CACHE_ASSUMED: u64 = 32 << 20;
 
@@ -112,7 +112,7 @@ pub fn run(args: &ClearArgs) -> anyhow::Result<ExitCode> {
         program: command::this_program()?,
         rounds,
         frames_per_round: if args.quick { 50 } else { 300 },
-        slot: Duration::from_millis(120),
+        slot: Duration::from_millis(if args.quick { 60 } else { 120 }),
         llc_bytes,
         // No more than a quarter of what is to be had: the thrashers take some, too.
         cycled_bytes: Bytes::new((llc_bytes * CYCLED_PER_CACHE).min(if args.quick {
