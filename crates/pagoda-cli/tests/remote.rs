@@ -12,9 +12,9 @@ use pagoda_linux::testing::redis_cluster::RedisCluster;
 use pagoda_linux::testing::wait::until;
 use rustix::process::{Pid, Signal, kill_process};
 
-const BUDGET: &str = "64M";
+const BUDGET: &str = "32M";
 /// More than three times the budget, of incompressible content.
-const FILL: usize = 200 << 20;
+const FILL: usize = 100 << 20;
 const STEP: usize = 4096;
 const ROLE: &str = "PAGODA_TEST_REMOTE_FILLER";
 

@@ -33,7 +33,18 @@ type Chosen = (&'static str, &'static [&'static str]);
 
 const CHOSEN: [Chosen; 21] = [
     // First, since it takes longest: the library in user mode, as the last of these.
-    ("pagoda/pagoda", &["store::file", "spill", "publisher", "config", "mapping"]),
+    (
+        "pagoda/pagoda",
+        &[
+            "store::file",
+            "spill",
+            "publisher",
+            "config",
+            "mapping::apply",
+            "memory_of_our_own",
+            "marked_to_be",
+        ],
+    ),
     // The command: its refusals, and one test of each harness.
     ("pagoda-cli/doctor", &[]),
     ("pagoda-cli/run", &[]),
@@ -52,7 +63,7 @@ const CHOSEN: [Chosen; 21] = [
     ("pagoda/file_region", &["what_was_synced", "by_address"]),
     ("pagoda/forked", &[]),
     ("pagoda/huge", &["one_fault"]),
-    ("pagoda/immovable", &[]),
+    ("pagoda/immovable", &["read_only", "threads_that"]),
     ("pagoda/in_thread", &["side_by_side", "bus_error", "forked_child"]),
     ("pagoda/limit", &[]),
     ("pagoda/migrate", &["placed", "beside", "pace"]),

@@ -138,7 +138,7 @@ fn full(builder: ManagerBuilder) -> Outcome {
 
 /// Memory of the program's own: given back, forgotten, and unmapped by its owner too early.
 fn adopt(builder: ManagerBuilder) -> Outcome {
-    const LEN: usize = 512 << 20;
+    const LEN: usize = 192 << 20;
     let manager = builder.spill_to("/var/tmp", Bytes::gib(1)).build()?;
     for end in ["dropped", "forgotten", "unmapped before"] {
         let mut memory = PlainMemory::map(LEN, Pages::Small)?;

@@ -12,6 +12,7 @@ use pagoda::{BasePage, Bytes, FileError, FileRegion, Manager, ManagerBuilder, Ma
 use pagoda_linux::testing::address::load;
 use pagoda_linux::testing::directory::on_disk;
 use pagoda_linux::testing::disk::shut_down_ext4;
+use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::page_cache;
 use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::skip::{skip, skip_without_moves};
@@ -97,7 +98,7 @@ fn threads_read_and_write_a_file_beyond_the_budget_at_each_base_page() {
                         let mut random = Random::new(base.bytes() as u64, thread as u64);
                         let own = |number: usize| number * THREADS + thread;
                         let count = (pages - thread).div_ceil(THREADS);
-                        for round in 0..2 * count {
+                        for round in 0..count + count / length(2, 1) {
                             let page = own(if round < count { round } else { random.below(count) });
                             check(page, "while it is written");
                             if random.below(3) > 0 {

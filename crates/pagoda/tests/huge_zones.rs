@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pagoda::frames::zones::{Place, ZoneStats};
 use pagoda::{BasePage, Bytes, Manager, ManagerBuilder, ZonePolicy};
 use pagoda_core::page::HUGE_FRAME;
+use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::skip::{skip, skip_without_moves};
 use pagoda_linux::testing::wait::until;
@@ -132,7 +133,7 @@ fn a_remote_zone_gives_none_as_long_as_a_local_one_has_base_frames() {
 
 #[test]
 fn more_than_fits_stays_within_the_budget_of_each_zone_and_all_comes_back() {
-    const FRAMES: usize = 160;
+    const FRAMES: usize = 112;
     for policy in [ZonePolicy::Fair, ZonePolicy::GlobalList, ZonePolicy::FirstFit] {
         let Some(builder) = two(48, 96) else { return };
         let manager = builder.tune(|tuning| tuning.zone_policy(policy)).build().expect("a manager");
@@ -227,7 +228,7 @@ fn zones_with_huge_frames_change_their_sizes_while_they_are_used() {
                 let manager = &manager;
                 scope.spawn(move || {
                     let mut random = Random::new(13, thread as u64);
-                    for round in 0..6 {
+                    for round in 0..length(3, 6) {
                         let seed = thread * 100 + round;
                         let mut region = region(manager, FRAMES);
                         expect_zero(&region, (thread..FRAMES * PAGES).step_by(61));

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use pagoda::{BasePage, Bytes, Manager, Region};
 use pagoda_linux::testing::bus::{BUS_ERROR, end_on_bus_error, touch_beyond_a_file};
+use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::process::{fork, wait};
 use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::skip::skip_without_moves;
@@ -18,6 +19,11 @@ use rustix::process::{Pid, Signal, kill_process_group};
 const PAGE_WORDS: usize = 512;
 const REGION: Bytes = Bytes::mib(48);
 const THREADS: u64 = 3;
+
+/// Of a thread: by the last look at all of it each has touched more than its part of the budget.
+fn steps() -> usize {
+    length(10_000, 20_000)
+}
 
 fn manager(base: BasePage) -> Manager {
     let builder = Manager::builder().budget(Bytes::mib(64)).base_page(base).serve_in_thread(true);
@@ -69,7 +75,7 @@ fn threads_writes_are_read_in_regions_of_all_base_pages_side_by_side() {
     thread::scope(|scope| {
         for base in BasePage::ALL {
             let region = manager.region(REGION).base_page(base).create().expect("region");
-            scope.spawn(move || work(region, 0x9e37_79b9 + base.bytes() as u64, 20_000));
+            scope.spawn(move || work(region, 0x9e37_79b9 + base.bytes() as u64, steps()));
         }
     });
     let stats = manager.stats();
@@ -87,7 +93,7 @@ fn threads_writes_are_read_at_each_base_page() {
         thread::scope(|scope| {
             for id in 0..THREADS {
                 let region = manager.region(REGION).create().expect("region");
-                scope.spawn(move || work(region, 0x9e37_79b9 * (id + 1) + base.bytes() as u64, 20_000));
+                scope.spawn(move || work(region, 0x9e37_79b9 * (id + 1) + base.bytes() as u64, steps()));
             }
         });
         let stats = manager.stats();
@@ -107,7 +113,7 @@ fn a_fault_needs_no_more_stack_than_is_documented() {
         .map(|(region, seed)| {
             // The stack of the work itself is on top of it.
             let thread = thread::Builder::new().stack_size((64 + 16) << 10);
-            thread.spawn(move || work(region, seed + 5, 20_000)).expect("a thread")
+            thread.spawn(move || work(region, seed + 5, steps())).expect("a thread")
         })
         .collect();
     threads.into_iter().for_each(|thread| thread.join().expect("right content"));
@@ -122,7 +128,7 @@ fn managers_come_and_go_while_others_serve() {
     thread::scope(|scope| {
         for id in 0..THREADS {
             scope.spawn(move || {
-                for round in 0..20 {
+                for round in 0..length(10, 20) {
                     let region = manager(BasePage::K64).region(Bytes::mib(4)).create().expect("region");
                     work(region, 77 * (id + 1) + round, 300);
                 }
@@ -173,7 +179,7 @@ fn fork_while_others_fault(manager: &Manager) {
             });
         }
         begun.wait();
-        let children: Vec<_> = (0..2000)
+        let children: Vec<_> = (0..length(1000, 2000))
             .map(|_| fork(|| touch_beyond_a_file().map_or(1, i32::from)).expect("a child"))
             .collect();
         for child in children {

@@ -4,6 +4,7 @@
 //! `PAGODA_RUNS` says how many runs it makes, `PAGODA_SEED` repeats one of them.
 
 use pagoda::{BasePage, Bytes, Manager};
+use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::random::{Random, runs};
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::stir::{Stir, while_stirred};
@@ -30,11 +31,13 @@ fn run(case: &str) {
                 let builder =
                     Manager::builder().budget(Bytes::mib(budget_mib)).base_page(base).user_mode_only(true);
                 let manager = builder.serve_in_thread(in_thread).build().expect("a manager");
-                let mut region = manager.region(Bytes::mib(budget_mib + 16)).create().expect("a region");
+                let over_mib = length(8, 16);
+                let mut region =
+                    manager.region(Bytes::mib(budget_mib + over_mib)).create().expect("a region");
                 let mut shadow = Shadow::new(region.len(), Random::new(seed, base.bytes() as u64), content);
                 let case = format!("PAGODA_SEED={seed}, {case}, base page {base}, in thread: {in_thread}");
                 let pages = region.len() / PAGE;
-                shadow.run(&mut region, pages, &case);
+                shadow.run(&mut region, length(pages / 2, pages), &case);
             }
         }
     }

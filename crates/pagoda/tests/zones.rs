@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pagoda::frames::zones::{Place, ZoneStats, age_ratio};
 use pagoda::{BasePage, Bytes, Manager, ManagerBuilder, Region, ZonePolicy};
 use pagoda_linux::testing::directory::on_disk;
+use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::skip::{skip, skip_without_moves};
 use pagoda_linux::testing::wait::{EndsWith, until};
@@ -73,11 +74,11 @@ fn written_bytes_are_read_from_unequal_zones_at_each_base_page() {
             .tune(|tuning| tuning.zone_policy(policy))
             .build()
             .expect("manager");
-        let len = (6 * least as usize) << 20;
+        let len = (length(5, 6) * least as usize) << 20;
         let mut region = manager.region(Bytes::new(len as u64)).create().expect("region");
         let random = Random::new(base.bytes() as u64, 7);
         let mut shadow = Shadow::new(len, random, content);
-        shadow.run(&mut region, len / PAGE / 2, &format!("at base page {base}, {policy}"));
+        shadow.run(&mut region, len / PAGE / length(4, 2), &format!("at base page {base}, {policy}"));
         let stats = manager.stats();
         assert!(stats.stores > 0 && stats.faults_stored > 0, "it ran over its budget: {stats:?}");
         assert!(stats.anon_peak_bytes <= stats.budget_bytes + (16 << 20), "{} held", stats.anon_peak_bytes);
@@ -190,8 +191,8 @@ fn after_pressure_each_zone_is_lifted_and_reclaim_sleeps() {
     }
     let manager =
         builder(&[("small", 8, Place::Local), ("large", 56, Place::Local)]).build().expect("manager");
-    let mut region = manager.region(Bytes::mib(160)).create().expect("region");
-    fill(&mut region, 0, 160 << 20);
+    let mut region = manager.region(Bytes::mib(112)).create().expect("region");
+    fill(&mut region, 0, 112 << 20);
     settled(&manager);
     // One state, looked at until it is reached: on a busy machine a pause may only mean that the
     // reclaimer waits for a processor.
@@ -236,9 +237,9 @@ fn a_zone_that_is_used_up_does_not_stop_the_other() {
     let zones = [("small", 4, Place::Local), ("large", 60, Place::Local)];
     for policy in [ZonePolicy::FirstFit, ZonePolicy::Fair] {
         let manager = builder(&zones).tune(|tuning| tuning.zone_policy(policy)).build().expect("manager");
-        let mut region = manager.region(Bytes::mib(160)).create().expect("region");
-        fill(&mut region, 0, 160 << 20);
-        for offset in (0..160 << 20).step_by(PAGE).rev() {
+        let mut region = manager.region(Bytes::mib(112)).create().expect("region");
+        fill(&mut region, 0, 112 << 20);
+        for offset in (0..112 << 20).step_by(PAGE).rev() {
             let mut back = [0; PAGE];
             region.read_at(offset, &mut back).expect("read");
             assert!(back == content(offset as u64), "page at {offset}");
@@ -296,6 +297,11 @@ fn one_zone_is_the_budget_undivided() {
     assert_eq!(seen[0], seen[1]);
 }
 
+/// Of a thread while zones change: so many that each size is come to several times.
+fn touches() -> usize {
+    length(7_000, 15_000)
+}
+
 /// A region's own reader and writer: every page is read as it was written last.
 fn touch(region: &mut Region, values: &mut [u64], random: &mut Random, touches: usize) {
     for _ in 0..touches {
@@ -329,7 +335,7 @@ fn zones_become_smaller_and_larger_while_they_are_used_and_no_page_is_lost() {
                         *value = (page * THREADS + thread) as u64;
                         region.write_at(page * PAGE, &content(*value)).expect("written");
                     }
-                    touch(&mut region, &mut values, &mut random, 15_000);
+                    touch(&mut region, &mut values, &mut random, touches());
                     (region, values, random)
                 })
             })
@@ -394,7 +400,7 @@ fn a_file_stays_right_while_zones_become_smaller_and_larger() {
             }
         });
         let mut random = Random::new(13, 0);
-        for _ in 0..15_000 {
+        for _ in 0..touches() {
             let page = random.below(values.len());
             let mut back = [0; PAGE];
             region.read_at(page * PAGE, &mut back).expect("a disk");

@@ -60,7 +60,7 @@ const KINDS: [Kind; 4] = [
     Kind {
         name: "torture",
         body: torture::body,
-        short: 8,
+        short: 6,
         long: 24,
         counters: &COUNTERS,
         spilled_max: u64::MAX,
@@ -68,7 +68,7 @@ const KINDS: [Kind; 4] = [
     Kind {
         name: "rounds",
         body: rounds::body,
-        short: 32,
+        short: 17,
         long: 100,
         counters: &COUNTERS,
         spilled_max: u64::MAX,
@@ -84,7 +84,7 @@ const KINDS: [Kind; 4] = [
     Kind {
         name: "lent",
         body: lent::body,
-        short: 4,
+        short: 3,
         long: 10,
         counters: &["forks", "fork_lent_bytes", "faults_spilled"],
         spilled_max: lent::SPILLED_MAX,

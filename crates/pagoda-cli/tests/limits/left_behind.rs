@@ -7,6 +7,7 @@ use std::io::{Read, Write};
 use std::time::Duration;
 
 use pagoda_linux::testing::access::Access;
+use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::process::{fork, raw_fork, sleep_until_killed, wait};
 use rustix::process::{Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
 
@@ -18,20 +19,23 @@ use crate::support::memory::{Mapping, PAGE};
 const PAGES: usize = 96 * PAGES_PER_MIB;
 
 /// Raw forks, of which each forks by the C library.
-const UNSEEN: usize = 20;
+fn unseen_forks() -> usize {
+    length(8, 20)
+}
 
 /// Parents that are killed while they fork, each later than the one before by more: from its
 /// beginning to long after it.
-const KILLED: u32 = 24;
+fn killed_parents() -> u32 {
+    length(16, 24)
+}
 /// And more until some were late enough, each twice as late as the one before: a loaded machine
-/// takes longer. The last one is killed after 74 s.
-const KILLED_MOST: u32 = KILLED + 8;
-const KILL_STEP: Duration = Duration::from_millis(1);
+/// takes longer. The last one is killed after 74 s, or less.
+const KILLED_MORE: u32 = 7;
 
 /// When the parent of a round is killed, from its fork on.
 fn kill_after(round: u32) -> Duration {
-    let last = round.min(KILLED);
-    KILL_STEP * last * last * (1 << (round - last))
+    let last = round.min(killed_parents());
+    Duration::from_millis(length(2, 1)) * last * last * (1 << (round - last))
 }
 
 /// The message of `pagoda run` for a child that was ended because its parent was killed.
@@ -84,7 +88,7 @@ pub fn program(kind: &str) -> Result<(), String> {
 /// A child that forks and ends at once, as a daemon does; its child says whether all is right.
 fn ends(mapping: &Mapping) -> Result<(), String> {
     let told = |error: std::io::Error| error.to_string();
-    for _ in 0..3 {
+    for _ in 0..length(2, 3) {
         let (mut hears, mut says) = std::io::pipe().map_err(told)?;
         let middle = fork(|| {
             let last = || match check(mapping, 0..PAGES) {
@@ -113,8 +117,8 @@ fn killed(mapping: &Mapping) -> Result<String, String> {
     let told = |error: rustix::io::Errno| error.to_string();
     set_child_subreaper(Some(getpid())).map_err(told)?;
     let (mut whole, mut lost) = (0, 0);
-    for round in 0..KILLED_MOST {
-        if round >= KILLED && whole > 0 && lost > 0 {
+    for round in 0..=killed_parents() + KILLED_MORE {
+        if round >= killed_parents() && whole > 0 && lost > 0 {
             break;
         }
         let middle = fork(|| {
@@ -184,7 +188,7 @@ fn reads(mapping: &Mapping) -> Result<(), String> {
 fn unseen(mapping: &Mapping) -> Result<(), String> {
     let told = |error: std::io::Error| error.to_string();
     expect_success(fork(|| 0).map_err(told)?)?;
-    for _ in 0..UNSEEN {
+    for _ in 0..unseen_forks() {
         let child = raw_fork(|| {
             let grandchild = fork(|| i32::from(check(mapping, 0..PAGES).is_err()));
             i32::from(grandchild.map_err(told).and_then(expect_success).is_err())

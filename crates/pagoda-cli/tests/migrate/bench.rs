@@ -53,8 +53,10 @@ fn is_running_with(word: &str) -> bool {
 
 #[test]
 fn the_bench_moves_every_case_and_counts_the_faults_of_others() {
-    // Nothing on the PATH, so no QEMU either.
-    let Some(report) = report_with(OsStr::new("/nonexistent"), &[]) else { return };
+    // A program of the name of QEMU's that sends no greeting: it is told of, and ends nothing.
+    let folder = tempfile::tempdir().expect("a folder");
+    std::os::unix::fs::symlink("/bin/false", folder.path().join("qemu-system-x86_64")).expect("a link");
+    let Some(report) = report_with(folder.path().as_os_str(), &[]) else { return };
     let number = |path: &str| {
         report.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("no {path} in {report}"))
     };
@@ -107,7 +109,7 @@ fn the_bench_moves_every_case_and_counts_the_faults_of_others() {
     assert!(number("/wire/memory_read_gib_s") > 0.0 && number("/ratios/zero_scan_of_memory") > 0.0);
     assert!(report["qemu"].is_null(), "{report}");
     let why = report["qemu_reason"].as_str().expect("a reason");
-    assert!(why.contains("qemu-system-x86_64 is not on the PATH"), "{why}");
+    assert!(!why.is_empty(), "{report}");
     assert!(report.pointer("/ratios/full_to_qemu_rate").is_none());
     for figure in ["postcopy_downtime_ms", "max_fault_us", "fully_resident_ms"] {
         assert!(number(&format!("/live/{figure}")) > 0.0, "{figure}");
@@ -143,14 +145,4 @@ fn qemu_moves_the_same_memory_and_is_gone_afterwards() {
     assert!(number("/qemu/full/wire_bytes") > content && number("/qemu/full/dest_rss") > content, "{report}");
     assert!(number("/ratios/untouched_to_qemu_time") > 0.0 && number("/ratios/full_to_qemu_rate") > 0.0);
     assert!(!is_running_with(&format!("{}k", 70 << 10)), "one was left behind");
-}
-
-#[test]
-fn a_qemu_that_fails_is_told_and_ends_nothing() {
-    let folder = tempfile::tempdir().expect("a folder");
-    // A program of that name that sends no greeting.
-    std::os::unix::fs::symlink("/bin/false", folder.path().join("qemu-system-x86_64")).expect("a link");
-    let report = report_with(folder.path().as_os_str(), &[]);
-    let Some(report) = report else { return };
-    assert!(report["qemu"].is_null() && report["qemu_reason"].as_str().is_some_and(|why| !why.is_empty()));
 }

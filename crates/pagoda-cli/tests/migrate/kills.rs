@@ -1,14 +1,14 @@
 //! Either side is killed at any byte of the transfer, by a line between them that holds still
 //! there.
 //!
-//! `PAGODA_RUNS` says how many times (50, and 1,000 for a thorough run), `PAGODA_SEED` repeats one
-//! of them.
+//! `PAGODA_RUNS` says how many times (1,000 for a thorough run), `PAGODA_SEED` repeats one of them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::random::{mix, runs};
 
 use crate::line::Line;
@@ -29,7 +29,7 @@ fn a_side_that_is_killed_leaves_the_image_intact_and_no_half_of_it() {
     assert_eq!((ended(&mut sender).0, ended(&mut receiver).0), (Some(0), Some(0)));
     let total = line.passed.load(Ordering::Relaxed);
     let mut arrived = 0;
-    for seed in runs(50) {
+    for seed in runs(length(16, 50)) {
         let place = Place::new(0);
         // Anywhere, or where the channels end and the image gets its name; a line that never holds
         // still is killed at once.

@@ -3,12 +3,16 @@
 
 use std::path::Path;
 
+use pagoda_linux::testing::length::length;
+
 use crate::data::Random;
 use crate::support::comparison::digest::Digest;
 use crate::support::redis::{Connection, name};
 
 /// Few and large: the index is touched at random for each key, and has to fit.
-const KEYS: u64 = 60_000;
+fn keys() -> u64 {
+    length(40_000, 60_000)
+}
 
 /// Half of it repeats, so that it compresses about two to one; the length differs from key to key.
 fn value(key: u64) -> Vec<u8> {
@@ -20,14 +24,14 @@ fn value(key: u64) -> Vec<u8> {
 /// The values that were read back, as a digest.
 pub fn exercise(directory: &Path) -> String {
     let mut connection = Connection::open(directory);
-    let all: Vec<u64> = (0..KEYS).collect();
+    let all: Vec<u64> = (0..keys()).collect();
     connection.each(
         &all,
         |connection, key| connection.send(&[b"SET", &name(key), &value(key)]),
         |connection, _| assert_eq!(connection.line(), "+OK"),
     );
     let mut random = Random(7);
-    let some: Vec<u64> = (0..KEYS / 16).map(|_| random.below(KEYS)).collect();
+    let some: Vec<u64> = (0..keys() / 16).map(|_| random.below(keys())).collect();
     let mut digest = Digest::default();
     for keys in [&all, &some] {
         connection.each(

@@ -1,11 +1,13 @@
-//! The programs and their work: each holds more than 200 MiB natively and gives an output that
-//! tells right from wrong.
+//! The programs and their work: each holds more than 130 MiB natively, or 200 MiB in the long form,
+//! and gives an output that tells right from wrong.
 //!
 //! Work goes through its memory several times, mostly along it, so that a program with a budget of
 //! a quarter ends within the time of a test. Names are resolved here, since a name may stand for a
 //! script that starts the real program.
 
 use std::path::PathBuf;
+
+use pagoda_linux::testing::length::length;
 
 use crate::support::comparison::measure::Scratch;
 use crate::support::comparison::program::{Program, directory, python, starts, text, written};
@@ -31,27 +33,30 @@ pub fn program(name: &'static str, scratch: &Scratch) -> Result<Program, String>
     }
 }
 
-/// The least native peak of a program, unless its row gives another.
-const NATIVE_PEAK_BYTES_MIN: u64 = 200 << 20;
+/// The least native peak of a program, unless its row gives another: a quarter of it is no less
+/// than the least budget.
+fn native_peak_bytes_min() -> u64 {
+    length(130 << 20, 200 << 20)
+}
 
 fn new(name: &'static str, command: &[&str]) -> Program {
-    Program::new(name, command.iter().copied(), NATIVE_PEAK_BYTES_MIN)
+    Program::new(name, command.iter().copied(), native_peak_bytes_min())
 }
 
 fn sort(scratch: &Scratch) -> Result<Program, String> {
     starts(&["sort", "--version"])?;
     let input = scratch.path("logs");
-    data::logs(&input, 8, 160_000);
+    data::logs(&input, 8, length(110_000, 160_000));
     // A buffer that takes it all, so that it sorts in memory.
     Ok(new("sort", &["sort", "-S", "1G", "--parallel=2", text(&input)]))
 }
 
 /// Four threads, each with records of its own that it makes, changes, sorts and sums up.
 const PYTHON: &str = r"
-import hashlib, threading
+import hashlib, sys, threading
 def work(seed, results):
     records, x = [], seed
-    for i in range(95000):
+    for i in range(int(sys.argv[1])):
         x = (x * 6364136223846793005 + 1442695040888963407) % (1 << 64)
         records.append([x >> 40, str(x) * 4, {'i': i, 'x': x}])
     for record in records:
@@ -70,7 +75,7 @@ for seed in sorted(results): print(seed, results[seed])
 ";
 
 fn python_threads() -> Result<Program, String> {
-    Ok(new("python3", &[&python("threading")?, "-c", PYTHON]))
+    Ok(new("python3", &[&python("threading")?, "-c", PYTHON, length("64000", "95000")]))
 }
 
 const NUMPY: &str = r"
@@ -101,7 +106,7 @@ fn numpy() -> Result<Program, String> {
 fn redis(scratch: &Scratch) -> Result<Program, String> {
     starts(&["redis-server", "--version"])?;
     let directory = directory(scratch, "redis")?;
-    let mut program = Program::new("redis-server", server(&directory), NATIVE_PEAK_BYTES_MIN);
+    let mut program = Program::new("redis-server", server(&directory), native_peak_bytes_min());
     program.client = Some((client::exercise, directory));
     Ok(program)
 }
@@ -109,11 +114,11 @@ fn redis(scratch: &Scratch) -> Result<Program, String> {
 const SQL: &str = "
 PRAGMA temp_store = MEMORY;
 CREATE TABLE item(id INTEGER PRIMARY KEY, owner INTEGER, price INTEGER, name TEXT, note TEXT);
-WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 399999)
+WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < ITEMS - 1)
 INSERT INTO item SELECT i, i / 12, (i * 7919) % 100003, printf('item-%08d-%s', i, hex(i * 2654435761)),
   printf('%0200d', i * 31) FROM n;
 CREATE TABLE owner(id INTEGER PRIMARY KEY, name TEXT, region INTEGER);
-WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 49999)
+WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < ITEMS / 8 - 1)
 INSERT INTO owner SELECT i, printf('owner-%06d-%0100d', i, i), i % 17 FROM n;
 UPDATE item SET price = price + id % 13;
 SELECT region, count(*), sum(price), min(item.name), max(note) FROM item JOIN owner ON owner.id = item.owner
@@ -125,7 +130,7 @@ SELECT count(*), sum(length(note)), sum(price) FROM item;
 
 fn sqlite(scratch: &Scratch) -> Result<Program, String> {
     starts(&["sqlite3", "--version"])?;
-    let script = written(scratch, "work.sql", SQL)?;
+    let script = written(scratch, "work.sql", &SQL.replace("ITEMS", length("260000", "400000")))?;
     let mut program = new("sqlite3", &["sqlite3", "-batch", ":memory:"]);
     program.input = Some(script);
     Ok(program)

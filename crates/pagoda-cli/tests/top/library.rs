@@ -13,7 +13,7 @@ use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;
 use serde_json::Value;
 
-use super::{Shown, top};
+use super::{PAUSE, Shown, top};
 
 const ROLE: &str = "PAGODA_TEST_PUBLISH";
 const BUDGET: Bytes = Bytes::mib(64);
@@ -83,6 +83,7 @@ fn publisher() {
                 for page in (0..WRITTEN).step_by(4096) {
                     large.write_words(page, &turn.to_le_bytes()).expect("written");
                 }
+                std::thread::sleep(PAUSE);
             }
         });
         scope.spawn(|| {

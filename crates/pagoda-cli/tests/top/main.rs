@@ -9,6 +9,7 @@ use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::Duration;
 
 use pagoda_linux::testing::wait::until;
 use rustix::process::{Pid, Signal, kill_process};
@@ -20,6 +21,10 @@ const ROLE: &str = "PAGODA_TEST_TOUCH";
 const BUDGET_MIB: u64 = 48;
 const HELD_MIB: usize = 96;
 
+/// What is touched before a pause: a look meets faults at any time, and other tests get on.
+const TOUCHED_PAGES: usize = 64;
+const PAUSE: Duration = Duration::from_millis(2);
+
 /// The program: holds twice its budget, touches all of it again and again, and ends with its
 /// standard input.
 #[test]
@@ -28,13 +33,16 @@ fn toucher() {
         return;
     }
     let mut memory = vec![7u8; HELD_MIB << 20];
-    let mut touch = move || memory.chunks_mut(4096).for_each(|page| page[0] = page[0].wrapping_add(1));
+    let touch = |page: &mut [u8]| page[0] = page[0].wrapping_add(1);
     // Pages that repeat one word take nothing: from here on there are none.
-    touch();
+    memory.chunks_mut(4096).for_each(touch);
     println!("ready");
     std::thread::spawn(move || {
         loop {
-            touch();
+            for some in memory.chunks_mut(TOUCHED_PAGES * 4096) {
+                some.chunks_mut(4096).for_each(touch);
+                std::thread::sleep(PAUSE);
+            }
         }
     });
     let mut nothing = String::new();

@@ -16,6 +16,12 @@ pub const HANG: Duration = Duration::from_secs(60);
 /// Between two looks at another process: it needs the processor.
 const PAUSE: Duration = Duration::from_millis(5);
 
+/// For so long `until` looks without a pause: an event that another thread is just causing is seen
+/// at once.
+const EAGER: Duration = Duration::from_millis(2);
+/// Between two looks after that: other tests need the processor.
+const NEXT_LOOK: Duration = Duration::from_micros(200);
+
 /// Waits until `is_so`, which is asked again and again.
 ///
 /// # Panics
@@ -24,8 +30,13 @@ const PAUSE: Duration = Duration::from_millis(5);
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
-        assert!(begin.elapsed() < HANG, "it did not come within {HANG:?}: {what}");
-        thread::yield_now();
+        let waited = begin.elapsed();
+        assert!(waited < HANG, "it did not come within {HANG:?}: {what}");
+        if waited < EAGER {
+            thread::yield_now();
+        } else {
+            thread::sleep(NEXT_LOOK);
+        }
     }
 }
 

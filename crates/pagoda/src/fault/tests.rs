@@ -8,6 +8,7 @@ use pagoda_core::page::BasePage;
 use pagoda_core::page_entry::{Backing, GRANULES, Granules, Word};
 use pagoda_core::size::Bytes;
 use pagoda_linux::procfs::pagemap::PagemapScanner;
+use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;
@@ -114,7 +115,9 @@ fn parts_of_pages_from_the_file_hold_the_last_write() {
                     let mut random = Random::new(7, id as u64);
                     let mut versions = [0; OS_PAGES / THREADS];
                     let mut back = vec![0; 4096];
-                    for step in 0..2 * versions.len() {
+                    // As many again are more of the same.
+                    let more = length(versions.len() / 3, versions.len());
+                    for step in 0..versions.len() + more {
                         // First each one, then any: a base page has parts of all threads.
                         let own = if step < versions.len() { step } else { random.below(versions.len()) };
                         let page = own * THREADS + id;
@@ -169,7 +172,10 @@ fn sequential_faults_read_several_pages_of_the_file_at_once_and_random_ones_a_pa
         (0..half).for_each(|step| read((step * 1021 % half) * base.bytes() / 4096));
         let after = counts();
         let [reads, parts] = [after[0] - before[0], after[1] - before[1]];
-        assert!(reads > pages / 8 && reads == parts, "{reads} reads, {parts} of them of a part");
+        // One that was compressed again is read as a whole: where all of this takes longer than 30
+        // seconds, on a busy machine, that is one in thousands.
+        let whole = reads - parts;
+        assert!(reads > pages / 8 && whole <= reads / 100, "{reads} reads, {parts} of them of a part");
         // Some of those that left memory lately come back to compressed memory as a whole.
         let before = counts();
         (half..pages as usize).rev().for_each(|page| read(page * base.bytes() / 4096));

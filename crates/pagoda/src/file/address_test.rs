@@ -23,39 +23,46 @@ fn writes_by_address_are_written_back_before_too_much_is_dirty() {
     if skip_without_moves("dirty limits by address") {
         return;
     }
-    for base in [BasePage::K4, BasePage::K64] {
-        let (file, manager, region) = mapped(base);
-        let inner = region.inner();
-        if inner.engine().space.track_writes(inner.range).is_err() {
-            return skip("dirty limits by address", "writes can't be tracked here");
+    // At the same time: both wait for looks of their writers, and for nothing most of the time.
+    std::thread::scope(|scope| {
+        for base in [BasePage::K4, BasePage::K64] {
+            scope.spawn(move || are_written_back(base));
         }
-        // Less than the budget: without a limit next to nothing of it would be written. A page that
-        // is staged during the look is not seen. Again and again, as pages are protected again and
-        // again.
-        for value in [7u8, 8, 9] {
-            let before = region.stats().written;
-            for page in 0..(10 << 20) / OS_PAGE {
-                inner.memory().write_words(page * OS_PAGE, &[value; OS_PAGE]);
-            }
-            until("the excess is written back", || {
-                std::thread::sleep(Duration::from_millis(20));
-                region.stats().written.get() >= before.get() + (4 << 20)
-            });
-            until("and known to be", || region.stats().dirty <= Bytes::new((16 << 20) / 10));
-        }
-        assert_eq!(manager.stats().stores, 0);
-        // A page that is only read is not dirty, however it came in.
-        region.sync().expect("a disk");
-        let written = region.stats().written;
-        for page in 0..(10 << 20) / OS_PAGE {
-            assert_eq!(load(region.as_ptr().wrapping_add(page * OS_PAGE)), [9; 1], "page {page}");
-        }
-        std::thread::sleep(Duration::from_millis(2500));
-        assert_eq!((region.stats().dirty, region.stats().written), (Bytes::ZERO, written));
-        drop(region);
-        let found = std::fs::read(file.path()).expect("it is there");
-        assert!(found[..10 << 20] == vec![9; 10 << 20]);
+    });
+}
+
+fn are_written_back(base: BasePage) {
+    let (file, manager, region) = mapped(base);
+    let inner = region.inner();
+    if inner.engine().space.track_writes(inner.range).is_err() {
+        return skip("dirty limits by address", "writes can't be tracked here");
     }
+    // Less than the budget: without a limit next to nothing of it would be written. A page that
+    // is staged during the look is not seen. Again and again, as pages are protected again and
+    // again.
+    for value in [7u8, 8, 9] {
+        let before = region.stats().written;
+        for page in 0..(10 << 20) / OS_PAGE {
+            inner.memory().write_words(page * OS_PAGE, &[value; OS_PAGE]);
+        }
+        until("the excess is written back", || {
+            std::thread::sleep(Duration::from_millis(20));
+            region.stats().written.get() >= before.get() + (4 << 20)
+        });
+        until("and known to be", || region.stats().dirty <= Bytes::new((16 << 20) / 10));
+    }
+    assert_eq!(manager.stats().stores, 0);
+    // A page that is only read is not dirty, however it came in.
+    region.sync().expect("a disk");
+    let written = region.stats().written;
+    for page in 0..(10 << 20) / OS_PAGE {
+        assert_eq!(load(region.as_ptr().wrapping_add(page * OS_PAGE)), [9; 1], "page {page}");
+    }
+    std::thread::sleep(Duration::from_millis(2500));
+    assert_eq!((region.stats().dirty, region.stats().written), (Bytes::ZERO, written));
+    drop(region);
+    let found = std::fs::read(file.path()).expect("it is there");
+    assert!(found[..10 << 20] == vec![9; 10 << 20]);
 }
 
 const UNREADABLE: &str = "file::region::address_test::touching_a_page_that_can_not_be_read_is_a_bus_error";
@@ -117,10 +124,16 @@ fn a_call_that_no_memory_can_be_had_for_fails_and_the_process_goes_on() {
         region.read_at(page * OS_PAGE, &mut byte).map(|()| assert_eq!(byte[0], (page % 251) as u8))
     };
     let all = region.len() / OS_PAGE;
-    let outcome = (0..all).step_by(16).map(read).find(Result::is_err);
-    assert_eq!(outcome, Some(Err(FileError::NoMemory)), "40 MiB can't leave, and 24 are allowed");
+    // Two at once: each waits ten seconds before it fails.
+    let outcomes = std::thread::scope(|scope| {
+        let upwards = scope.spawn(|| (0..all).step_by(16).map(read).find(Result::is_err));
+        let downwards = (0..all).rev().step_by(16).map(read).find(Result::is_err);
+        [upwards.join().expect("each page is right"), downwards]
+    });
+    for outcome in outcomes {
+        assert_eq!(outcome, Some(Err(FileError::NoMemory)), "40 MiB can't leave, and 24 are allowed");
+    }
     // And it is no end: the next call may find some.
-    assert_eq!(read(all - 1), Err(FileError::NoMemory));
     manager.resize_zone("all", Bytes::mib(64)).expect("within its addresses");
     (0..all).step_by(16).for_each(|page| read(page).expect("there is room"));
     area.lock(0..pages, false).expect("it was locked");

@@ -9,6 +9,7 @@ use pagoda_core::page_entry::{Backing, Granules};
 use pagoda_core::size::Bytes;
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::testing::address::load;
+use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::mapping::bytes_of;
 use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::skip::skip_without_moves;
@@ -18,8 +19,6 @@ use crate::state::pins::Pinner;
 use crate::store::Scratch;
 
 const READERS: u64 = 2;
-const READS: usize = 20_000;
-
 /// A fault is reported once: the thread that reads it from the descriptor serves it, or the
 /// faulting thread sleeps for good.
 #[test]
@@ -29,6 +28,7 @@ fn a_reader_by_calls_takes_no_fault_from_a_reader_by_address() {
     }
     let (_file, _manager, region) = mapped(BasePage::K64);
     let region = Arc::new(region);
+    let reads = length(6_000, 20_000);
     // Each has pages of its own: no other thread reads in the page that it waits for.
     let own = region.len() / OS_PAGE / (2 * READERS as usize);
     let (done, all) = channel();
@@ -40,7 +40,7 @@ fn a_reader_by_calls_takes_no_fault_from_a_reader_by_address() {
                 let number = reader * 2 + u64::from(calls);
                 let mut random = Random::new(5, number);
                 let mut byte = [0];
-                for _ in 0..READS {
+                for _ in 0..reads {
                     let page = number as usize * own + random.below(own);
                     if calls {
                         region.read_at(page * OS_PAGE, &mut byte).expect("read");

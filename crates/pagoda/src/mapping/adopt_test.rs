@@ -8,6 +8,7 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::mem::own_memory::{declare, withdraw};
 use pagoda_linux::mem::region_memory::RegionMemory;
 use pagoda_linux::testing::foreign::Foreign;
+use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::{EndsWith, until};
 use pagoda_linux::uffd::fault_address::FaultAddress;
@@ -26,7 +27,9 @@ fn a_range_discarded_while_it_is_adopted_stays_discarded() {
         return;
     }
     let mut found_marked = 0;
-    for round in 0..100 {
+    // Each of eight moments several times.
+    let rounds = length(40, 100);
+    for round in 0..rounds {
         let manager =
             Manager::builder().budget(Bytes::mib(64)).user_mode_only(true).build().expect("manager");
         let engine = manager.engine();
@@ -67,7 +70,7 @@ fn a_range_discarded_while_it_is_adopted_stays_discarded() {
             assert!(content[8..].iter().all(|&byte| byte == 0), "page {page} of round {round}");
         }
     }
-    assert!(found_marked > 10, "there was something to adopt in {found_marked} of 100 rounds");
+    assert!(found_marked > rounds / 10, "there was something to adopt in {found_marked} of {rounds} rounds");
 }
 
 /// A mapping that loses a part while it is registered is registered around a hole. A later mapping

@@ -5,13 +5,17 @@ use std::thread;
 
 use pagoda_core::page::BasePage;
 use pagoda_core::page_entry::{Granules, Word};
+use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::skip::skip_without_moves;
 
 use super::*;
 use crate::engine::Engine;
 use crate::table::{give, try_take};
 
-const PAGES: usize = 16384;
+/// One for each meeting: each delay of one meets each of the other several times.
+fn pages() -> usize {
+    length(8, 16) * DELAYS * DELAYS
+}
 
 /// Each of them waits for one of so many times after they met, so that every step of one meets
 /// every step of the other.
@@ -46,7 +50,7 @@ fn nothing_that_is_filled_meanwhile_is_marked_as_owed() {
     }
     let builder = Manager::builder().budget(Bytes::mib(128)).base_page(BasePage::K4).user_mode_only(true);
     let mut destination = RegionDestination::new(builder.build().expect("a manager"));
-    destination.prepare(Bytes::new((PAGES * OS_PAGE) as u64)).expect("a region");
+    destination.prepare(Bytes::new((pages() * OS_PAGE) as u64)).expect("a region");
     let (region, memory) = destination.region().expect("prepared");
     let at = |page: usize| PageRange::page(memory.range().start() + page * OS_PAGE);
     let arrived = AtomicUsize::new(0);
@@ -63,13 +67,13 @@ fn nothing_that_is_filled_meanwhile_is_marked_as_owed() {
     };
     thread::scope(|scope| {
         scope.spawn(|| {
-            for page in 0..PAGES {
+            for page in 0..pages() {
                 meet(page);
                 spin(page / DELAYS);
                 fill(region.engine(), at(page));
             }
         });
-        for page in 0..PAGES {
+        for page in 0..pages() {
             let offset = (page * OS_PAGE) as u64;
             meet(page);
             spin(page);
@@ -77,6 +81,6 @@ fn nothing_that_is_filled_meanwhile_is_marked_as_owed() {
         }
     });
     let holds = |page: &usize| !region.engine().space.held_pages(at(*page)).is_empty();
-    assert!((0..PAGES).all(|page| region.engine().owes_any(at(page))), "all are owed");
-    assert_eq!((0..PAGES).filter(holds).count(), 0, "no owed page is there");
+    assert!((0..pages()).all(|page| region.engine().owes_any(at(page))), "all are owed");
+    assert_eq!((0..pages()).filter(holds).count(), 0, "no owed page is there");
 }

@@ -13,6 +13,7 @@ use pagoda_core::release::ReleasePolicy;
 use pagoda_core::release::batch::Batch;
 use pagoda_core::release::gather::Gather;
 use pagoda_core::size::Bytes;
+use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::random::runs;
 use pagoda_linux::testing::redis::RedisServer;
 use pagoda_linux::testing::redis_cluster::RedisCluster;
@@ -257,7 +258,7 @@ fn settle(store: &TieredStore, account: &Account, plan: &Plan, held: Vec<(Handle
 fn memory_and_file_that_fail_give_right_content_or_an_error() {
     let _deadline = Deadline::new();
     let directory = disk();
-    for seed in runs(6) {
+    for seed in runs(length(4, 6)) {
         let plan = Plan::new(seed, PER_MILLE);
         let file =
             FileConfig { directory: directory.path().to_owned(), limit: Bytes::mib(3), io_uring: true };
@@ -275,7 +276,7 @@ fn a_server_that_fails_gives_right_content_or_an_error() {
     let _deadline = Deadline::new();
     let directory = disk();
     let Some(server) = RedisServer::start(directory.path(), &["--appendonly", "no"]) else { return };
-    for seed in runs(4) {
+    for seed in runs(length(2, 4)) {
         let has_file = seed % 2 == 1;
         let plan = Plan::new(seed, PER_MILLE);
         let file = has_file.then(|| FileConfig {
@@ -300,7 +301,7 @@ fn a_cluster_that_fails_and_changes_gives_right_content_or_an_error() {
     let _deadline = Deadline::new();
     let directory = disk();
     let Some(cluster) = RedisCluster::start(directory.path(), 3, &["--appendonly", "no"]) else { return };
-    for seed in runs(2) {
+    for seed in runs(length(1, 2)) {
         let plan = Plan::new(seed, PER_MILLE);
         let store = open(Bytes::kib(800), None, Some(cluster.nodes()[0].address()), &plan);
         let slots: Vec<usize> =

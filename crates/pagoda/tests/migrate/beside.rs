@@ -7,6 +7,7 @@ use std::thread;
 
 use pagoda::migrate::{Codec, Writer, ZeroPolicy};
 use pagoda::{BasePage, Bytes, Region};
+use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::random::{Random, runs};
 use pagoda_linux::testing::skip::skip_without_moves;
 
@@ -79,7 +80,7 @@ fn a_region_arrives_while_its_neighbour_takes_its_memory() {
     if skip_without_moves("a region beside another") {
         return;
     }
-    for seed in runs(3) {
+    for seed in runs(length(2, 3)) {
         let (from, to) = (manager(BUDGET, BasePage::K64), manager(Bytes::mib(64), BasePage::K64));
         let region = from.region(BUDGET).create().expect("a region");
         let neighbour = from.region(BUDGET).create().expect("another region");

@@ -9,7 +9,7 @@ use crate::program::Program;
 use crate::support::{combinations, live_options, manager, migrate, receive_options};
 
 /// More than the budget, so that a part of it is out at any time.
-const REGION: Bytes = Bytes::mib(32);
+const REGION: Bytes = Bytes::mib(24);
 const BUDGET: Bytes = Bytes::mib(16);
 
 /// The base page of the source, and the numbers of channels.

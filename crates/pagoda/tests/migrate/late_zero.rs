@@ -3,6 +3,7 @@
 
 use std::ops::ControlFlow;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::thread;
 
 use pagoda::migrate::{Codec, Writer, ZeroPolicy};
@@ -84,8 +85,15 @@ fn a_page_that_was_received_as_zero_is_answered_with_zero_without_a_write_and_wi
             });
             let send = |at: &_| {
                 let mut writer = LastWord { brake: &brake, region: &region };
-                let sent =
-                    region.migrate_to(at, &options, &mut writer, &mut |_, _| ControlFlow::Continue(()));
+                // At the start of each round, whenever the writer runs: something is left after it.
+                let mut round = 0u64;
+                let sent = region.migrate_to(at, &options, &mut writer, &mut |_, _| {
+                    round += 1;
+                    if !brake.stands.load(Ordering::Acquire) {
+                        region.write_words(WRITTEN.start * PAGE, &round.to_ne_bytes()).expect("written");
+                    }
+                    ControlFlow::Continue(())
+                });
                 brake.stop();
                 sent
             };

@@ -109,7 +109,7 @@ fn cancelling_at_any_look_leaves_the_source_whole() {
     // its end from the switch on.
     for options in [live_options(Codec::Lz4, 2), late_options(Codec::None, 2, 2)] {
         let (from, to) = (manager(Bytes::mib(24), BasePage::K64), manager(Bytes::mib(24), BasePage::K64));
-        let region = from.region(Bytes::mib(6)).create().expect("a region");
+        let region = from.region(Bytes::mib(4)).create().expect("a region");
         let mut program = Program::new(&region, 11);
         program.fill();
         region.page_out(0, region.len() / 2).expect("stored");

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use pagoda::migrate::{Codec, LiveOptions, Otherwise, Pace, Writer, ZeroPolicy};
 use pagoda::{BasePage, Bytes, Region};
@@ -39,7 +40,7 @@ impl Wild {
         let mut word = 0u64;
         while !self.wanted.load(Ordering::Acquire) {
             if self.strongest.load(Ordering::Acquire) >= self.yields_at {
-                thread::yield_now();
+                thread::sleep(Duration::from_micros(100));
                 continue;
             }
             word += 1;
@@ -70,12 +71,8 @@ fn over_a_slow_line(wild: &Wild, rounds: u32, otherwise: Otherwise) -> (Vec<u8>,
     // No two words of a page alike, so that all of it goes as content.
     (0..region.len() / 8)
         .for_each(|word| region.write_words(word * 8, &(word as u64 + 1).to_ne_bytes()).expect("written"));
-    let mut options = LiveOptions {
-        downtime: std::time::Duration::ZERO,
-        rounds,
-        otherwise,
-        ..live_options(Codec::None, 2)
-    };
+    let mut options =
+        LiveOptions { downtime: Duration::ZERO, rounds, otherwise, ..live_options(Codec::None, 2) };
     options.send.bandwidth = Some(Bytes::mib(16));
     let listener = any_port();
     let at = listener.endpoint().expect("an address");

@@ -45,19 +45,30 @@ impl<'a> Program<'a> {
         self.shadow.len() / WORDS
     }
 
-    /// Writes a page of a random kind: zeroes, one word, compressible and incompressible.
-    fn write_page(&mut self, page: usize) {
+    /// A page of a random kind: zeroes, one word, compressible and incompressible.
+    fn any_page(&mut self, page: usize) -> [u64; WORDS] {
         let kind = self.random.below(8);
         let word = self.random.next();
-        for index in page * WORDS..(page + 1) * WORDS {
-            let word = match kind {
-                0 => 0,
-                1 => word,
-                2..5 => word ^ (index as u64 / 32),
-                _ => self.random.next(),
-            };
-            self.write(index, word);
-        }
+        std::array::from_fn(|at| match kind {
+            0 => 0,
+            1 => word,
+            2..5 => word ^ ((page * WORDS + at) as u64 / 32),
+            _ => self.random.next(),
+        })
+    }
+
+    /// Writes a page word by word: it may be taken away between any two.
+    fn write_page(&mut self, page: usize) {
+        let words = self.any_page(page);
+        (page * WORDS..).zip(words).for_each(|(index, word)| self.write(index, word));
+    }
+
+    /// The same at once.
+    fn fill_page(&mut self, page: usize) {
+        let words = self.any_page(page);
+        self.shadow[page * WORDS..][..WORDS].copy_from_slice(&words);
+        let bytes = words.map(u64::to_ne_bytes);
+        self.region.write_words(page * PAGE, bytes.as_flattened()).expect("written");
     }
 
     fn discard(&mut self, page: usize, pages: usize) {
@@ -71,7 +82,7 @@ impl<'a> Program<'a> {
         for _ in 0..self.pages() / 12 {
             let (page, len) = (self.random.below(self.pages()), 1 + self.random.below(24));
             for page in page..(page + len).min(self.pages()) {
-                self.write_page(page);
+                self.fill_page(page);
             }
         }
     }

@@ -42,8 +42,8 @@ use crate::report::json::report;
 /// Frames are taken in turn from this many times the last-level cache: at worst a sixteenth of the
 /// written memory could still be cached.
 const CYCLED_PER_CACHE: u64 = 16;
-/// The limit of a short run, whatever the cache: the kernel clears it in half a second.
-const QUICK_BYTES: u64 = 512 << 20;
+/// The limit of a short run, whatever the cache: the kernel clears it in a quarter of a second.
+const QUICK_BYTES: u64 = 256 << 20;
 /// The size of the cache where the kernel has no figure.
 const CACHE_ASSUMED: u64 = 32 << 20;
 
@@ -115,7 +115,7 @@ pub fn run(args: &ClearArgs) -> anyhow::Result<ExitCode> {
         program: command::this_program()?,
         rounds,
         frames_per_round: if args.quick { 50 } else { 300 },
-        slot: Duration::from_millis(120),
+        slot: Duration::from_millis(if args.quick { 60 } else { 120 }),
         llc_bytes,
         // At most a quarter of the available memory: the thrashers take some, too.
         cycled_bytes: Bytes::new((llc_bytes * CYCLED_PER_CACHE).min(if args.quick {

@@ -27,7 +27,7 @@ static void *work(void *unused) {
     usleep(200000);
     char *memory = map(150 * MIB);
     long most = 0;
-    for (int round = 0; round < 4; round++) {
+    for (int round = 0; round < 2; round++) {
         for (size_t at = 0; at < 150 * MIB; at += 10 * MIB) {
             fill(memory + at, 10 * MIB, round);
             long now = anonymous_mib();

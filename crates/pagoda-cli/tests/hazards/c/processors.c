@@ -85,8 +85,10 @@ int main(int count, char **arguments) {
     int narrow = 0, streak = 0, longest = 0, rounds = 0;
     // On a busy machine the raw calls go on until one of them came within a streak.
     int is_raw = strcmp(mode, "raw") == 0;
-    double until = seconds() + 2, latest = until + 60;
-    for (; seconds() < until || (is_raw && narrow == 0 && seconds() < latest); rounds++) {
+    // Natively a few looks show that the machine allows it.
+    double until = seconds() + (getenv("PAGODA_CONFIG") ? getenv("PAGODA_LONG_TESTS") ? 2 : 0.7 : 0.05), latest = until + 60;
+    // Each way to make a child comes twice.
+    for (; seconds() < until || rounds < 10 || (is_raw && narrow == 0 && seconds() < latest); rounds++) {
         jump(memory, pages, 300);
         if (strcmp(mode, "look") == 0 || strcmp(mode, "own") == 0) {
             look("the thread");

@@ -264,14 +264,21 @@ fn a_server_that_hangs_is_given_up_and_nothing_is_lost() {
     // Fewer that do not shrink than would go to the server by themselves.
     let held = fill(&store, &mut scratch, 20);
     server.pause();
-    let error = store.spill(Bytes::ZERO).expect_err("no answer");
-    assert_eq!(error, PutError::Remote { source: RemoteError::TimedOut });
-    // In the pause after a failure the error is returned at once, and objects in memory are still
-    // served.
-    assert_eq!(store.spill(Bytes::ZERO), Err(error));
-    assert_all(&store, &mut scratch, &held);
-    let error = store.get(old[0].0, 0, &mut vec![0; 64 << 10], &mut scratch).expect_err("no answer");
-    assert_eq!(error, GetError::Remote { source: RemoteError::TimedOut });
+    std::thread::scope(|scope| {
+        // It is patient for longer than the write, and begins with it.
+        let reader = scope.spawn(|| {
+            let mut scratch = Scratch::new(BasePage::K64);
+            store.get(old[0].0, 0, &mut vec![0; 64 << 10], &mut scratch)
+        });
+        let error = store.spill(Bytes::ZERO).expect_err("no answer");
+        assert_eq!(error, PutError::Remote { source: RemoteError::TimedOut });
+        // In the pause after a failure the error is returned at once, and objects in memory are
+        // still served.
+        assert_eq!(store.spill(Bytes::ZERO), Err(error));
+        assert_all(&store, &mut scratch, &held);
+        let error = reader.join().expect("it does not panic").expect_err("no answer");
+        assert_eq!(error, GetError::Remote { source: RemoteError::TimedOut });
+    });
     server.go_on();
     assert!(in_the_end(|| store.spill(Bytes::ZERO)) > Bytes::ZERO);
     assert_all(&store, &mut scratch, &held);
