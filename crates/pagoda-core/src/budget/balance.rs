@@ -160,7 +160,7 @@ impl Balance {
     /// share to be less, or are in the file while colder ones are compressed.
     fn may_lower(&self, seen: &Refaults, used: u64) -> bool {
         let is_full = used > self.parts - self.parts / STEP;
-        used <= self.parts && (is_full || seen.near_spilled >= EDGE_LEAST)
+        used <= self.parts + self.parts / (2 * STEP) && (is_full || seen.near_spilled >= EDGE_LEAST)
     }
 }
 

@@ -80,8 +80,8 @@ struct Seen {
 /// One part in this of the store's memory stays free for puts.
 const STORE_FREE: u64 = 32;
 
-/// One part in this of it is freed at a time.
-const STORE_ROUND: u64 = 64;
+/// One part in this of it is freed at a time, at least.
+const STORE_ROUND: u64 = 32;
 
 /// As long as more than one part in this of the budget is in the regions or staged, an excess is
 /// reclaim's to end.
@@ -217,7 +217,10 @@ impl Engine {
         if is_short() {
             // A file that is full or broken shows again at the next put, which is where it is dealt
             // with.
-            if self.store.spill(Bytes::new(most - most / STORE_ROUND)).is_err() {
+            // What came meanwhile comes again until the next look.
+            let beyond = self.store.usage().memory_used_bytes.get().saturating_sub(most);
+            let target = most.saturating_sub(beyond.max(most / STORE_ROUND));
+            if self.store.spill(Bytes::new(target)).is_err() {
                 self.store_share.set(balance.can_not_spill(now_ns()));
             }
         }
@@ -230,18 +233,22 @@ impl Engine {
         // Beyond its own limit too, if the rest (tables, immovable memory) leaves less of the
         // budget for good: while it is exceeded by so much, faults get no frames. The growing store
         // exceeds it for moments, and reclaim makes up for that as long as there is much in the
-        // regions.
+        // regions. Unless none of that can leave, as what a fork shares.
         let excess = self.ledger.excess_bytes();
         let held = self.ledger.resident_bytes() + self.ledger.staged_bytes();
         let evictable = held.saturating_sub(self.pinned_bytes.load(Ordering::Acquire));
-        if excess <= self.marks().min.get() / 2 || evictable > self.marks().budget().get() / EVICTABLE_SHARE {
+        let is_for_reclaim = evictable > self.marks().budget().get() / EVICTABLE_SHARE;
+        let now = ran_ns();
+        let has_lasted = |since_ns: u64| now.saturating_sub(since_ns) > EXCESS_NS;
+        let finds_nothing = trouble.since_ns.is_some_and(has_lasted);
+        if !finds_nothing && (excess <= self.marks().min.get() / 2 || is_for_reclaim) {
             trouble.excess_since_ns = None;
             return;
         }
-        let now = ran_ns();
-        if now.saturating_sub(*trouble.excess_since_ns.get_or_insert(now)) > EXCESS_NS {
+        if finds_nothing || has_lasted(*trouble.excess_since_ns.get_or_insert(now)) {
             let used = self.store.usage().memory_used_bytes.get();
-            let _ = self.store.spill(Bytes::new(used.saturating_sub(excess).min(limit - limit / 16)));
+            let lacks = if finds_nothing { excess + self.marks().low.get() } else { excess };
+            let _ = self.store.spill(Bytes::new(used.saturating_sub(lacks).min(limit - limit / 16)));
             self.trim_store();
         }
     }
