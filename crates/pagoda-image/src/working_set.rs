@@ -15,11 +15,11 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use pagoda_core::image::digest::ROOT_BYTES;
 use pagoda_linux::codec::zstd::Decompressor;
+use pagoda_linux::io::positioned::read_exact_at;
 use pagoda_linux::io::unfinished_file::UnfinishedFile;
 
 use crate::error::ImageError;
@@ -76,11 +76,11 @@ impl WorkingSet {
         let file = File::open(path_of(image.path())).ok()?;
         let file_bytes = file.metadata().ok()?.len();
         let mut found = [0; HEADER_BYTES];
-        file.read_exact_at(&mut found, 0).ok()?;
+        read_exact_at(&file, &mut found, 0).ok()?;
         let count = u64::from_le_bytes(*found[16..].first_chunk()?);
         let count = usize::try_from(count).ok().filter(|count| *count <= TOUCHES_MOST)?;
         let mut entries = vec![0; count * ENTRY_BYTES];
-        file.read_exact_at(&mut entries, HEADER_BYTES as u64).ok()?;
+        read_exact_at(&file, &mut entries, HEADER_BYTES as u64).ok()?;
         let (mut touches, mut places) = (Vec::new(), Vec::new());
         let begin = (HEADER_BYTES + entries.len()) as u64;
         let mut at = begin;
@@ -155,7 +155,7 @@ impl WorkingSet {
         let begin = self.places[range.start];
         let mut packed = vec![0; self.packed_bytes(range.clone()) as usize];
         let unread = |error| ImageError::read(&path_of(image.path()), error);
-        self.file.read_exact_at(&mut packed, begin).map_err(unread)?;
+        read_exact_at(&self.file, &mut packed, begin).map_err(unread)?;
         let mut content = vec![0; image.block_bytes() as usize];
         let mut zstd = Decompressor::new();
         for index in range {

@@ -190,5 +190,5 @@ def test_figures_and_sizes():
         pagoda.Manager(1.5)
     with pytest.raises(ValueError, match="belong together"):
         pagoda.Manager("32M", spill_to="/var/tmp")
-    with pytest.raises(RuntimeError, match="give it more"):
+    with pytest.raises(RuntimeError, match="give 32 MiB or more"):
         pagoda.Manager("1M", user_mode_only=True)

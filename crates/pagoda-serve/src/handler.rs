@@ -1,7 +1,7 @@
 //! The handler's process: threads for each guest that the supervisor sends, and a sign of life.
 //!
 //! If a guest's thread fails by an error of ours it is started anew with what the record has, as a
-//! new handler would be, and after [`TRIES`] of these the guest is given up. So one guest never
+//! new handler would be, and after `TRIES` of these the guest is given up. So one guest never
 //! ends another. If the supervisor is gone the handler serves on until its last guest has ended.
 //! This module must never wait for a guest on its main thread.
 

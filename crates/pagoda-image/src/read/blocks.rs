@@ -3,12 +3,11 @@
 //! Blocks that follow each other in the file are had by one read. A block is unpacked, and its
 //! digest is compared, before its bytes count; after an error all of the reader's memory is zero.
 
-use std::os::unix::fs::FileExt;
-
 use pagoda_core::image::{BlockDigest, Entry};
 use pagoda_core::migrate::handshake::Codec;
 use pagoda_linux::codec::lz4;
 use pagoda_linux::codec::zstd::Decompressor;
+use pagoda_linux::io::positioned::read_exact_at;
 
 use super::Image;
 use super::scratch::Scratch;
@@ -135,7 +134,7 @@ impl Image {
     }
 
     fn read_packed(&self, place: u64, into: &mut [u8]) -> Result<(), ImageError> {
-        self.file.read_exact_at(into, place).map_err(|error| ImageError::read(&self.path, error))
+        read_exact_at(&self.file, into, place).map_err(|error| ImageError::read(&self.path, error))
     }
 
     /// Unpacks one block, and checks it. `content` may hold anything after an error.

@@ -11,13 +11,14 @@ mod scratch;
 use std::fs::{File, OpenOptions};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use pagoda_core::image::header::{HEADER_BYTES, Header, HeaderError};
 use pagoda_core::image::{Entry, Key, Root, runs};
 use pagoda_core::page::OS_PAGE;
+use pagoda_linux::io::positioned::read_exact_at;
 use rustix::fs::OFlags;
 
 use crate::error::ImageError;
@@ -92,7 +93,7 @@ fn open_file(path: &Path) -> Result<File, ImageError> {
 /// If it can't be read, or is none.
 fn read_header(path: &Path, file: &File) -> Result<Header, ImageError> {
     let mut bytes = [0; HEADER_BYTES];
-    file.read_exact_at(&mut bytes, 0).map_err(|error| match error.kind() {
+    read_exact_at(file, &mut bytes, 0).map_err(|error| match error.kind() {
         std::io::ErrorKind::UnexpectedEof => ImageError::NotAnImage { path: path.to_owned() },
         _ => ImageError::read(path, error),
     })?;

@@ -6,6 +6,7 @@ pub mod holds;
 pub mod local_socket;
 pub mod mapped_file;
 pub mod partial_file;
+pub mod positioned;
 pub mod ring;
 pub mod shared_file;
 pub mod sparse_file;

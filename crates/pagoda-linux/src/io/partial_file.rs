@@ -98,7 +98,7 @@ mod tests {
     use crate::testing::directory::names;
 
     #[test]
-    fn a_file_stays_until_it_has_its_name_and_is_one_processs_at_a_time() {
+    fn a_file_stays_until_it_has_its_name_and_belongs_to_one_process_at_a_time() {
         let directory = tempfile::tempdir_in("/var/tmp").expect("a directory");
         let path = directory.path().join("image");
         let first = PartialFile::open(&path).expect("made");

@@ -6,21 +6,21 @@ use super::handle::ImagePage;
 use super::{GetError, Handle, Scratch, TieredStore};
 
 #[derive(Default)]
-pub(super) struct Images;
+pub(super) struct Images {}
 
 #[derive(Default)]
-pub(super) struct Brought;
+pub(super) struct Brought {}
 
 impl TieredStore {
     pub(crate) fn is_of_image(&self, _: Handle) -> bool {
-        let Images = self.images;
+        let Images {} = self.images;
         false
     }
     pub(crate) fn bring(&self, _: Handle, _: Range<usize>, _: &mut Scratch) -> Result<(), GetError> {
         Err(GetError::Corrupt)
     }
     pub(crate) fn is_brought(&self, _: Handle, _: &Range<usize>, scratch: &Scratch) -> bool {
-        let Brought = scratch.brought;
+        let Brought {} = scratch.brought;
         false
     }
     pub(super) fn get_of_image(
