@@ -213,7 +213,7 @@ fn serve_guest(shared: &Shared, number: u64, line: &OwnedFd, record: OwnedFd, sa
     record.set(Count::Process, pid.unwrap_or(0).into());
     record.set(Count::MemoryBytes, regions.len_bytes());
     record.add(Count::Handlers, 1);
-    let guest = Guest::new(uffd, regions, record);
+    let guest = Guest::new(uffd, line, regions, record);
     let recorder = (shared.options.records && number == FIRST).then(Recorder::default);
     let service = Service {
         guest: &guest,
@@ -270,7 +270,7 @@ fn prefetch_thread(shared: &Shared, guest: &Guest, started_ns: u64) {
         return;
     }
     let _permit = Permit::wait(shared, guest);
-    if guest.is_independent() || prefetch::run_all(guest, source) {
+    if guest.is_independent() || prefetch::run_all(guest, source) && guest.release() {
         serve::stop(guest);
     } else if !guest.is_ending() {
         (shared.say)("a VM can't be given all of its memory, and is served until it ends");

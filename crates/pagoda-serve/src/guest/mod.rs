@@ -15,10 +15,12 @@ pub(crate) mod prefetch;
 pub(crate) mod serve;
 
 use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
+use pagoda_linux::io::local_socket::{Awaited, wait_any};
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::mem::zero_scan::is_zero;
 use pagoda_linux::process::thread::now_ns;
@@ -35,8 +37,10 @@ pub(crate) const WINDOW_BYTES_MOST: usize = HUGE_FRAME;
 static ZEROES: [u8; HUGE_FRAME] = [0; HUGE_FRAME];
 
 /// A guest that a handler serves.
-pub(crate) struct Guest {
+pub(crate) struct Guest<'a> {
     pub(crate) uffd: ForeignUffd,
+    /// Its connection.
+    line: &'a OwnedFd,
     pub(crate) regions: Regions,
     pub(crate) record: Record,
     gate: Mutex<()>,
@@ -44,9 +48,8 @@ pub(crate) struct Guest {
     waiting: AtomicU32,
     /// Set when its threads are to end.
     pub(crate) ending: AtomicBool,
-    /// Set when its connection has ended. Its process may go on, unmap its memory, and map another
-    /// guest's at the same address: a fill that no thread has asked for could hit that one.
-    pub(crate) is_closed: AtomicBool,
+    /// Set when its connection has ended or a part of its memory is gone: see [`Self::is_left`].
+    is_closed: AtomicBool,
 }
 
 /// A part of a region, of whole pages of the guest's.
@@ -126,11 +129,11 @@ enum Part {
     Content,
 }
 
-impl Guest {
-    pub(crate) fn new(uffd: ForeignUffd, regions: Regions, record: Record) -> Self {
+impl<'a> Guest<'a> {
+    pub(crate) fn new(uffd: ForeignUffd, line: &'a OwnedFd, regions: Regions, record: Record) -> Self {
         let (waiting, gate) = (AtomicU32::new(0), Mutex::new(()));
         let (ending, is_closed) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { uffd, regions, record, gate, waiting, ending, is_closed }
+        Self { uffd, line, regions, record, gate, waiting, ending, is_closed }
     }
 
     pub(crate) fn is_ending(&self) -> bool {
@@ -140,6 +143,20 @@ impl Guest {
     /// Whether nothing may be filled but what a fault asks for.
     pub(crate) fn takes_no_more(&self) -> bool {
         self.is_ending() || self.is_closed.load(Ordering::Relaxed)
+    }
+
+    /// Whether it has hung up, or unmapped memory. Its process may go on and map another guest's
+    /// memory at the same address. The kernel lets any userfaultfd of the process fill it there, so
+    /// a fill that no thread has asked for would hit that guest. Asked right before each of these:
+    /// a sign that was seen a moment ago is too old.
+    fn is_left(&self) -> bool {
+        if !self.is_closed.load(Ordering::Relaxed) {
+            let [line] = wait_any([(self.line.as_fd(), Awaited::End)], 0);
+            if line.now || line.failed {
+                self.is_closed.store(true, Ordering::Relaxed);
+            }
+        }
+        self.is_closed.load(Ordering::Relaxed)
     }
 
     /// Whether a fault waits for the gate: a prefetch rests then.
@@ -225,6 +242,7 @@ impl Guest {
             }
             at = match part {
                 Part::Skip => end,
+                _ if reason == For::Prefetch && self.is_left() => return Filled::Again,
                 part => match self.fill_part(window, at..end, part, content, reason) {
                     Ok(at) => at,
                     Err(filled) => return filled,
@@ -289,8 +307,8 @@ impl Guest {
                     self.record.add(Count::Stale, 1);
                 }
             }
-            // It was unmapped: there is nothing to fill.
-            Some(Stop::Missing) => {}
+            // It was unmapped: there is nothing to fill, and soon perhaps another's memory.
+            Some(Stop::Missing) => self.is_closed.store(true, Ordering::Relaxed),
             Some(Stop::Again | Stop::Busy | Stop::NoMemory) => {
                 self.record.add(Count::PutOff, 1);
                 return Err(Filled::Again);
@@ -319,12 +337,20 @@ impl Guest {
     }
 
     /// Ends the registration: the guest needs no handler any more. Everything that is not zero has
-    /// to be filled.
-    pub(crate) fn release(&self) {
+    /// to be filled. False for one that has hung up: nothing is done, since other memory may be at
+    /// its addresses, of which the missing pages would read zero. For the same reason only a
+    /// handler that is to end does this.
+    pub(crate) fn release(&self) -> bool {
         let _gate = self.enter(For::Fault(0));
-        // A region that is not registered any more needs none either.
-        self.regions.iter().for_each(|region| _ = self.uffd.unregister(region.range));
+        for region in self.regions.iter() {
+            if self.is_left() {
+                return false;
+            }
+            // A region that is not registered any more needs none either.
+            let _ = self.uffd.unregister(region.range);
+        }
         self.record.set(Count::Independent, 1);
+        true
     }
 
     pub(crate) fn is_independent(&self) -> bool {

@@ -2,8 +2,7 @@
 //! address up.
 //!
 //! It fills as faults do, leaves out discarded pages, and rests while a fault waits for the gate.
-//! Once all of the image was filled without a gap the guest is released from the handler. This
-//! module must never release a guest that still misses a page.
+//! This module must never say that all is filled while a page is missing.
 
 use std::ops::Range;
 use std::thread;
@@ -39,13 +38,9 @@ pub(crate) fn run(guest: &Guest, source: &dyn Source, plan: impl Iterator<Item =
     is_whole
 }
 
-/// Fills everything, and releases the guest if nothing is missing.
+/// Fills everything. False if something is still missing, or it was asked to end.
 pub(crate) fn run_all(guest: &Guest, source: &dyn Source) -> bool {
-    let is_whole = run(guest, source, std::iter::once(0..source.len_bytes()));
-    if is_whole && !guest.takes_no_more() {
-        guest.release();
-    }
-    is_whole
+    run(guest, source, std::iter::once(0..source.len_bytes()))
 }
 
 /// Notes when the working set was there.

@@ -47,7 +47,7 @@ impl From<Unserved> for End {
 
 /// What a guest's thread needs.
 pub(crate) struct Service<'a> {
-    pub(crate) guest: &'a Guest,
+    pub(crate) guest: &'a Guest<'a>,
     pub(crate) source: &'a dyn Source,
     /// Bytes that a fault brings at most, a power of two.
     pub(crate) around_bytes: usize,
@@ -92,9 +92,6 @@ fn serve(service: &Service, line: &OwnedFd, process: Option<&OwnedFd>) -> Result
         }
         if is_quiet && line.is_none() && guest.is_unmapped() {
             return Ok(End::Gone);
-        }
-        if line_end.now || line_end.failed {
-            guest.is_closed.store(true, Ordering::Relaxed);
         }
         line = line.filter(|_| !line_end.now && !line_end.failed);
         process = process.filter(|_| !process_end.now && !process_end.failed);
