@@ -9,6 +9,7 @@
 //! | `import` | raw memory files, and QEMU's mapped-ram migration files, as memory to pack |
 //! | `working_set` | the blocks that were touched first, in order, beside the image |
 //! | `key_file` | the key of an image, in a file beside it |
+//! | `open_file` | opens a file without waiting for a pipe's writer |
 //!
 //! An image is untrusted: every length is compared with its file, and no byte of content is given
 //! before its digest was checked. Nothing here may give bytes of another block, or damaged ones.
@@ -19,6 +20,7 @@ mod error;
 pub mod fuzzing;
 pub mod import;
 mod key_file;
+mod open_file;
 mod read;
 mod working_set;
 mod write;
@@ -28,7 +30,7 @@ pub use key_file::{key_path, load_key, make_key};
 pub use pagoda_core::image::{Key, Root};
 pub use pagoda_core::migrate::handshake::Codec;
 pub use read::{Content, Image, Totals};
-pub use working_set::{Touch, WorkingSet};
+pub use working_set::{TOUCHES_MOST, Touch, WorkingSet};
 pub use write::{PackOptions, Progress, Writer, Written, pack};
 
 /// The README, whose example is tested with those of the documentation.

@@ -1,70 +1,41 @@
 //! Images as their users have them: packed, read back in any pieces, damaged, replaced, layered.
 
+mod support;
+
 use std::fs;
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use pagoda_core::image::LEN_BYTES_MOST;
+use pagoda_core::image::digest::ROOT_BYTES;
+use pagoda_core::image::header::Header;
+use pagoda_core::image::index::CHUNK_BLOCKS;
 use pagoda_image::import::RawFile;
 use pagoda_image::{
-    Codec, Content, Image, ImageError, Key, PackOptions, Touch, WorkingSet, Written, key_path, load_key,
-    make_key, pack,
+    Codec, Content, Image, ImageError, Key, PackOptions, Touch, WorkingSet, key_path, load_key, make_key,
+    pack,
 };
 use pagoda_linux::testing::directory::names;
+use pagoda_linux::testing::random::Random;
+use support::{go_on, memory, packed, scratch};
 
 fn key() -> Key {
     Key::new([5; 32])
-}
-
-fn go_on(_: pagoda_image::Progress) -> ControlFlow<()> {
-    ControlFlow::Continue(())
-}
-
-/// Memory of all kinds: zeroes, one word, text that packs well, and noise that does not.
-fn memory(pages: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed | 1;
-    let mut next = move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
-    let mut memory = vec![0; pages * 4096];
-    for page in memory.chunks_mut(4096) {
-        match next() % 5 {
-            0 | 1 => {}
-            2 => page.as_chunks_mut::<8>().0.fill(*b"pagoda!!"),
-            3 => page.iter_mut().enumerate().for_each(|(i, byte)| *byte = (i / 16) as u8 ^ seed as u8),
-            _ => page.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = next().to_le_bytes()),
-        }
-    }
-    memory
 }
 
 fn options(codec: Codec, block_bytes: u32) -> PackOptions {
     PackOptions { codec, block_bytes, ..PackOptions::new(key()) }
 }
 
-fn packed(memory: &Vec<u8>, path: &Path, options: PackOptions) -> Written {
-    pack(memory, path, options, &mut go_on).expect("packed")
-}
-
-fn scratch() -> (tempfile::TempDir, PathBuf) {
-    let directory = tempfile::tempdir_in("/var/tmp").expect("a directory");
-    let path = directory.path().join("memory.pim");
-    (directory, path)
-}
-
 fn assert_reads(image: &Image, memory: &[u8]) {
     let mut back = vec![1; memory.len()];
     image.read_at(0, &mut back).expect("read");
     assert!(back == memory);
-    let mut state = 9u64;
+    let mut random = Random::new(9, 0);
     for _ in 0..200 {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        let offset = (state >> 33) as usize % memory.len();
-        let len = ((state >> 20) as usize % 70_000).min(memory.len() - offset);
+        let offset = random.below(memory.len());
+        let len = random.below(70_000).min(memory.len() - offset);
         back.truncate(0);
         back.resize(len, 1);
         image.read_at(offset as u64, &mut back).expect("read");
@@ -165,6 +136,44 @@ fn any_changed_byte_is_an_error_where_it_is_and_never_other_content() {
         fs::write(&path, &whole[..len]).expect("written");
         assert!(Image::open(&path, Some(key())).is_err(), "{len} bytes");
     }
+}
+
+/// The header of a sparse file can name an index of gigabytes: its root is checked before memory
+/// is taken for that.
+#[test]
+fn a_long_index_is_refused_without_its_root_and_read_with_it() {
+    let (_directory, path) = scratch();
+    let mut memory = vec![0; 64 << 10];
+    memory[9] = 1;
+    packed(&memory, &path, options(Codec::Lz4, 4096));
+    let mut header =
+        Header::decode(fs::read(&path).expect("read").first_chunk().expect("a header")).expect("a header");
+    let file = fs::File::options().write(true).open(&path).expect("opened");
+    // 512 MiB of table, no run, and no chunk.
+    header.len_bytes = LEN_BYTES_MOST;
+    header.index_at = 1 << 20;
+    header.index_bytes = LEN_BYTES_MOST / 4096 / CHUNK_BLOCKS * ROOT_BYTES as u64;
+    header.runs = 0;
+    file.set_len(header.index_at + header.index_bytes).expect("sparse");
+    file.write_all_at(&header.encode(), 0).expect("written");
+    let before = peak_bytes();
+    let error = Image::open(&path, Some(key())).expect_err("another root");
+    assert!(matches!(error, ImageError::Damaged { .. }), "{error}");
+    let grown = peak_bytes() - before;
+    assert!(grown < 128 << 20, "{grown} bytes for a table of {}", header.index_bytes);
+    let mut root = header.begin_root(&key());
+    (0..header.index_bytes >> 20).for_each(|_| root.add(&[0; 1 << 20]));
+    header.root = root.end();
+    file.write_all_at(&header.encode(), 0).expect("written");
+    let image = Image::open(&path, Some(key())).expect("all is zero");
+    assert_eq!(image.content_at(LEN_BYTES_MOST - 4096, 4096), Content::Zero);
+}
+
+/// The most memory that this process has had.
+fn peak_bytes() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").expect("it is told");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("it is told");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
 }
 
 #[test]

@@ -4,8 +4,9 @@
 //! and at last, while the owner's writers are stopped, the rest is copied to memory. That is the
 //! one instant of the image; the copies are packed after the writers go on. Swapped-out pages
 //! are read where they are, and nothing is swapped in. The kernel tells which pages were written,
-//! also by writers that did not stop: then there is no image. This module must never publish an
-//! image whose pages are of two instants.
+//! also by writers that did not stop: then there is no image. It can't tell of a page that was
+//! written and then evicted: such a page is compared with its copy. This module must never publish
+//! an image whose pages are of two instants.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -25,7 +26,7 @@ use crate::region::Region;
 /// owner writes faster than pages are packed, and no round would help.
 const ROUNDS_MOST: u32 = 6;
 
-/// Pages left below which the owner is stopped: 4 MiB, about two milliseconds of copying.
+/// Pages left below which the owner is stopped: 4 MiB.
 const LEFT_PAGES: u64 = 1024;
 
 /// Why a region could not be saved.
@@ -42,7 +43,9 @@ pub enum SnapshotError {
     #[error("could not read the region ({0}); look at its store")]
     Read(#[source] std::io::Error),
     /// It was written between the stop of its writers and the moment when they might go on.
-    #[error("the region was still written after its writers had been stopped; stop all of them")]
+    #[error(
+        "the region was written, or pages were swapped in, after its writers had been stopped; stop all threads that use it"
+    )]
     NotStopped,
 }
 
@@ -67,10 +70,11 @@ impl Region {
     ///
     /// `stop` is called once. When it has returned no thread writes to the region, until `go_on` is
     /// called: that is the instant of the image. In between the pages that were written last are
-    /// copied, [`Saved::pause`] tells how long that took. `go_on` is called in any case once `stop`
-    /// was.
+    /// copied, [`Saved::pause`] tells how long that took. No thread may read swapped-out pages
+    /// meanwhile, either: to the kernel a page that is swapped in is a written one. `go_on` is
+    /// called in any case once `stop` was.
     ///
-    /// Blocks for as long as packing all of it takes.
+    /// Blocks for as long as packing all of it takes, and until prefetching has ended.
     ///
     /// # Errors
     /// See [`SnapshotError`]: nothing has changed at `path` then.
@@ -81,6 +85,8 @@ impl Region {
         stop: impl FnOnce(),
         go_on: impl FnOnce(),
     ) -> Result<Saved, SnapshotError> {
+        // Each page that it brings would count as written.
+        self.wait_for_prefetch();
         let source = RegionSource::begin(self).map_err(SnapshotError::Region)?;
         let mut saving = Saving::begin(&source, path.as_ref(), options)?;
         let mut rounds = 0;
@@ -94,15 +100,22 @@ impl Region {
         }
         stop();
         let begin = Instant::now();
-        let copied = saving.copy_left();
+        let copied = saving.copy_left().and_then(|copied| saving.check(&copied).map(|()| copied));
         let pause = begin.elapsed();
         go_on();
-        let (last, pages_in_pause) = copied?;
-        for (first, room) in last {
-            saving.put(first, &room)?;
+        let copied = copied?;
+        for (first, room) in &copied.stripes {
+            saving.put(*first, room)?;
         }
-        Ok(Saved { image: saving.finish()?, pause, pages_in_pause, rounds })
+        Ok(Saved { image: saving.finish()?, pause, pages_in_pause: copied.pages, rounds })
     }
+}
+
+/// The pages that were copied in the pause.
+struct Copied {
+    /// Stripes by their first pages, in order.
+    stripes: Vec<(u64, Room)>,
+    pages: u64,
 }
 
 /// An image that is being made of a region.
@@ -168,8 +181,13 @@ impl<'a> Saving<'a> {
         read.map_err(SnapshotError::Read)
     }
 
+    /// The stripes that have pages to be packed, by their first pages.
+    fn stripes_left(&self) -> Vec<u64> {
+        self.stripes().filter(|first| !self.left(*first).is_empty()).collect()
+    }
+
     fn pack_left(&mut self) -> Result<(), SnapshotError> {
-        for first in self.stripes().filter(|first| !self.left(*first).is_empty()).collect::<Vec<_>>() {
+        for first in self.stripes_left() {
             let mut room = std::mem::take(&mut self.room);
             let packed = self.read(first, &mut room).and_then(|()| self.put(first, &room));
             self.room = room;
@@ -178,17 +196,60 @@ impl<'a> Saving<'a> {
         Ok(())
     }
 
-    /// Copies the remaining pages to memory with the writers stopped, and makes sure of that.
-    fn copy_left(&mut self) -> Result<(Vec<(u64, Room)>, u64), SnapshotError> {
+    /// Copies the remaining pages to memory, with the writers stopped.
+    fn copy_left(&mut self) -> Result<Copied, SnapshotError> {
         let pages = self.collect()?;
-        let mut copied = Vec::new();
-        for first in self.stripes().filter(|first| !self.left(*first).is_empty()).collect::<Vec<_>>() {
+        let mut stripes = Vec::new();
+        for first in self.stripes_left() {
             let mut room = Room::default();
             self.read(first, &mut room)?;
-            copied.push((first, room));
+            stripes.push((first, room));
         }
+        Ok(Copied { stripes, pages })
+    }
+
+    /// Makes sure that no page has changed since `copied` was made. The pages that are left then
+    /// were evicted meanwhile, or can't be marked as read: they are compared.
+    fn check(&mut self, copied: &Copied) -> Result<(), SnapshotError> {
         let written = self.source.collect(&self.data, &self.zero).map_err(SnapshotError::Read)?;
-        if written > 0 { Err(SnapshotError::NotStopped) } else { Ok((copied, pages)) }
+        if written > 0 {
+            return Err(SnapshotError::NotStopped);
+        }
+        let mut room = Room::default();
+        for first in self.stripes_left() {
+            self.read(first, &mut room)?;
+            if !self.is_saved(first, &room, copied)? {
+                return Err(SnapshotError::NotStopped);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the pages of a stripe that `room` has are those that were copied or packed.
+    fn is_saved(&mut self, first: u64, room: &Room, copied: &Copied) -> Result<bool, SnapshotError> {
+        let own = copied.stripes.binary_search_by_key(&first, |(first, _)| *first);
+        let own = own.ok().map(|index| &copied.stripes[index].1);
+        let block_pages = (self.block.len() / OS_PAGE) as u64;
+        for page in room.content().runs().flatten() {
+            let bytes = |room: &Room| room.bytes()[page as usize * OS_PAGE..][..OS_PAGE].to_vec();
+            let saved = match own {
+                Some(own) if own.content().has(page) => bytes(own),
+                Some(own) if own.zero().has(page) => vec![0; OS_PAGE],
+                _ => {
+                    let (block, within) =
+                        ((first + u64::from(page)) / block_pages, u64::from(page) % block_pages);
+                    self.block.fill(0);
+                    if self.put.has(block) {
+                        self.writer.read_back(block, &mut self.block)?;
+                    }
+                    self.block[within as usize * OS_PAGE..][..OS_PAGE].to_vec()
+                }
+            };
+            if bytes(room) != saved {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Packs the pages of a stripe that `room` has. A block of which it has a part keeps the rest
@@ -225,7 +286,7 @@ impl<'a> Saving<'a> {
     }
 
     fn finish(mut self) -> Result<Written, SnapshotError> {
-        // What the base has there and the region has not.
+        // Blocks that the base has and the region has not.
         for block in (0..self.writer.blocks()).filter(|block| self.has_base && !self.put.has(*block)) {
             self.writer.put_zeroes(block);
         }
@@ -234,3 +295,7 @@ impl<'a> Saving<'a> {
 }
 
 const _: () = assert!(STRIPE_BYTES.is_multiple_of(64 << 10), "a stripe has whole blocks");
+
+#[cfg(test)]
+#[path = "snapshot_test.rs"]
+mod tests;

@@ -1,32 +1,20 @@
 //! Regions that are saved to images while they are written, and restored.
 
-use std::path::PathBuf;
+#[path = "support/images.rs"]
+mod images;
+#[path = "../../pagoda-image/tests/support/mod.rs"]
+mod support;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
-use pagoda::{BasePage, Bytes, Manager, Region, SnapshotError};
+use images::manager;
+use pagoda::{BasePage, Bytes, Region};
 use pagoda_image::{Codec, Image, Key, PackOptions};
+use support::scratch;
 
 fn options() -> PackOptions {
     PackOptions::new(Key::new([4; 32]))
-}
-
-fn scratch() -> (tempfile::TempDir, PathBuf) {
-    let directory = tempfile::tempdir_in("/var/tmp").expect("a directory");
-    let path = directory.path().join("saved.pim");
-    (directory, path)
-}
-
-fn manager(budget: Bytes, base: Option<BasePage>) -> Option<Manager> {
-    let builder = Manager::builder().budget(budget).user_mode_only(true);
-    let builder = base.into_iter().fold(builder, |builder, base| builder.base_page(base));
-    match builder.build() {
-        Ok(manager) => Some(manager),
-        Err(error) => {
-            pagoda_linux::testing::skip::skip("saving a region", error);
-            None
-        }
-    }
 }
 
 /// Fills a part of it with lines that differ; leaves the rest empty.
@@ -159,44 +147,4 @@ fn a_running_owner_is_saved_at_one_instant() {
         }
         quits.store(true, Ordering::Release);
     });
-}
-
-#[test]
-fn an_owner_that_does_not_stop_is_not_saved() {
-    let (directory, path) = scratch();
-    let Some(manager) = manager(Bytes::mib(32), None) else { return };
-    let region = manager.region(Bytes::mib(8)).create().expect("a region");
-    region.write_words(0, b"before..").expect("written");
-    region.snapshot(&path, options(), || {}, || {}).expect("saved");
-    let (quits, has_written) = (AtomicBool::new(false), AtomicU64::new(0));
-    let mut refused = 0;
-    std::thread::scope(|threads| {
-        let region = &region;
-        threads.spawn(|| {
-            while !quits.load(Ordering::Acquire) {
-                for page in 0..2048 {
-                    region.write_words(page * 4096, b"newer...").expect("written");
-                }
-                has_written.fetch_add(1, Ordering::AcqRel);
-            }
-        });
-        while has_written.load(Ordering::Acquire) == 0 {
-            std::thread::yield_now();
-        }
-        // The writer may not have had the processor in one of them.
-        for _ in 0..500 {
-            match region.snapshot(&path, options(), || {}, || {}) {
-                Ok(_) => {}
-                Err(SnapshotError::NotStopped) => refused += 1,
-                Err(error) => panic!("{error}"),
-            }
-            if refused == 3 {
-                break;
-            }
-        }
-        quits.store(true, Ordering::Release);
-    });
-    assert_eq!(refused, 3);
-    assert!(content(&path)[..8] == *b"before.." || content(&path)[..8] == *b"newer...");
-    assert_eq!(pagoda_linux::testing::directory::names(directory.path()), ["saved.pim"]);
 }

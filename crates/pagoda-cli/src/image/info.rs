@@ -1,4 +1,4 @@
-//! `pagoda image info`: what an image says about itself.
+//! `pagoda image info`: the sizes, blocks and base of an image.
 
 use std::io::Write;
 use std::process::ExitCode;

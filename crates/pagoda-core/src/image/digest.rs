@@ -105,11 +105,30 @@ impl Key {
     /// caller tells lengths of parts within them.
     #[must_use]
     pub fn of_parts(&self, parts: &[&[u8]]) -> Root {
-        let mut hasher = blake3::Hasher::new_keyed(&self.roots);
-        for part in parts {
-            hasher.update(part);
-        }
-        Root(*hasher.finalize().as_bytes())
+        let mut digest = self.begin();
+        parts.iter().for_each(|part| digest.add(part));
+        digest.end()
+    }
+
+    /// Begins a digest as of [`of_parts`](Self::of_parts), whose parts follow.
+    #[must_use]
+    pub fn begin(&self) -> PartsDigest {
+        PartsDigest(Box::new(blake3::Hasher::new_keyed(&self.roots)))
+    }
+}
+
+/// The digest of parts that are added one after the other.
+pub struct PartsDigest(Box<blake3::Hasher>);
+
+impl PartsDigest {
+    /// Adds a part.
+    pub fn add(&mut self, part: &[u8]) {
+        self.0.update(part);
+    }
+    /// The digest of all parts.
+    #[must_use]
+    pub fn end(self) -> Root {
+        Root(*self.0.finalize().as_bytes())
     }
 }
 

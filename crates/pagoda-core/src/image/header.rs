@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use super::digest::{BlockDigest, Key, ROOT_BYTES, Root};
+use super::digest::{BlockDigest, Key, PartsDigest, ROOT_BYTES, Root};
 use super::{INDEX_BYTES_MOST, LEN_BYTES_MOST, index, is_block_size};
 use crate::migrate::fields::{Put, Take};
 
@@ -38,7 +38,7 @@ pub enum HeaderError {
     Damaged,
 }
 
-/// What a header says.
+/// The fields of a header.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Header {
     /// The size of a block, in bytes.
@@ -151,7 +151,17 @@ impl Header {
     /// received map.
     #[must_use]
     pub fn root_of(&self, key: &Key, begin: &[u8]) -> Root {
-        key.of_parts(&[&self.encode()[..ROOT_AT], begin])
+        let mut root = self.begin_root(key);
+        root.add(begin);
+        root.end()
+    }
+
+    /// Begins the same root: the beginning of the index is to be added.
+    #[must_use]
+    pub fn begin_root(&self, key: &Key) -> PartsDigest {
+        let mut root = key.begin();
+        root.add(&self.encode()[..ROOT_AT]);
+        root
     }
 }
 

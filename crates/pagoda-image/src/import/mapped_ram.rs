@@ -13,18 +13,18 @@
 //! A page whose bit is not set is zero. Only the part up to the last block's header is parsed; the
 //! devices behind it are QEMU's own business.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use pagoda_core::page::OS_PAGE;
-use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::RawMemory;
 use crate::error::ImageError;
+use crate::open_file::open_file;
 
 const MAGIC: [u8; 4] = *b"QEVM";
 const VERSION: u32 = 3;
@@ -38,6 +38,9 @@ const MAPPED_RAM_VERSION: u32 = 1;
 const BLOCKS_MOST: usize = 1024;
 /// The longest machine name and subsection that are skipped, in bytes.
 const TEXT_MOST: u64 = 4096;
+/// The most capabilities that are parsed: QEMU has fewer.
+const CAPABILITIES_MOST: u32 = 64;
+const TOO_LONG: &str = "its configuration is too long; use a QEMU from 9.0 on";
 /// The longest bitmap: that of 16 TiB.
 const BITMAP_MOST_BYTES: u64 = 512 << 20;
 
@@ -67,10 +70,7 @@ struct Block {
 /// If it can't be read.
 pub fn is_mapped_ram(path: &Path) -> Result<bool, ImageError> {
     let mut begin = [0; MAGIC.len()];
-    // A pipe without a writer must not keep us.
-    let flags = OFlags::NONBLOCK.bits() as i32;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
-    match file.and_then(|file| file.read_exact_at(&mut begin, 0)) {
+    match open_file(path).and_then(|file| file.read_exact_at(&mut begin, 0)) {
         Ok(()) => Ok(begin == MAGIC),
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
         // No file that has places, as a pipe: opening it as a raw file tells.
@@ -86,7 +86,7 @@ impl MappedRam {
     /// If the file is no such file, or has no such block.
     pub fn open(path: &Path, block: Option<&str>) -> Result<Self, ImageError> {
         let import = |reason: String| ImageError::Import { path: path.to_owned(), reason };
-        let file = File::open(path).map_err(|error| ImageError::read(path, error))?;
+        let file = open_file(path).map_err(|error| ImageError::read(path, error))?;
         let file_bytes = file.metadata().map_err(|error| ImageError::read(path, error))?.len();
         let blocks = Parser { file: &file, at: 0 }.blocks().map_err(import)?;
         let names: Vec<_> = blocks.iter().map(|block| block.name.clone()).collect();
@@ -173,7 +173,7 @@ impl Parser<'_> {
     }
     fn skip(&mut self, bytes: u64) -> Result<(), String> {
         if bytes > TEXT_MOST {
-            return Err("its configuration is too long; use a QEMU from 9.0 on".to_owned());
+            return Err(TOO_LONG.to_owned());
         }
         self.at += bytes;
         Ok(())
@@ -226,7 +226,11 @@ impl Parser<'_> {
                     }
                 }
                 "configuration/capabilities" => {
-                    for _ in 0..self.u32()?.min(64) {
+                    let count = self.u32()?;
+                    if count > CAPABILITIES_MOST {
+                        return Err(TOO_LONG.to_owned());
+                    }
+                    for _ in 0..count {
                         let name = self.text()?;
                         if name == "x-ignore-shared" {
                             return Err(

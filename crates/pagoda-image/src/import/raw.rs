@@ -1,16 +1,16 @@
 //! A raw memory file: byte for byte the memory, as Firecracker and Cloud Hypervisor save it. Holes
 //! are never read.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use pagoda_linux::io::sparse_file;
-use rustix::fs::OFlags;
 
 use super::RawMemory;
 use crate::error::ImageError;
+use crate::open_file::open_file;
 
 /// The file. It must not be written meanwhile.
 #[derive(Debug)]
@@ -26,9 +26,8 @@ impl RawFile {
     /// # Errors
     /// If it can't be, or is no regular file in storage.
     pub fn open(path: &Path) -> Result<Self, ImageError> {
-        let flags = OFlags::NONBLOCK.bits() as i32;
         let unread = |error| ImageError::read(path, error);
-        let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(unread)?;
+        let file = open_file(path).map_err(unread)?;
         let metadata = file.metadata().map_err(unread)?;
         if !metadata.is_file() || sparse_file::is_made_on_reading(&file).map_err(unread)? {
             let reason = "it is no regular file; copy the memory to one first".to_owned();

@@ -13,7 +13,7 @@ use super::Image;
 use super::scratch::Scratch;
 use crate::error::ImageError;
 
-/// The most packed bytes of one read: as long as a disk takes for them, a seek is little.
+/// The most packed bytes of one read.
 const READ_MOST_BYTES: u64 = 1 << 20;
 
 /// A stored block, as its entry says.

@@ -1,7 +1,7 @@
 //! The index of an open image: all of it as it lies in the file, and which chunks were checked.
 
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,8 +11,12 @@ use pagoda_core::image::header::Header;
 use pagoda_core::image::index::{ALL_ZERO, CHUNK_BLOCKS, CHUNK_BYTES, Layout};
 use pagoda_core::image::{Entry, Key, runs};
 use pagoda_core::page::OS_PAGE;
+use pagoda_linux::io::positioned::read_exact_at;
 
 use crate::error::ImageError;
+
+/// The longest index that is read into memory before its lengths are proven.
+const UNPROVEN_MOST: usize = 16 << 20;
 
 pub(super) struct Index {
     layout: Layout,
@@ -35,14 +39,15 @@ impl Index {
         }
         let layout = Layout::new(header).ok_or_else(damaged)?;
         let len = usize::try_from(header.index_bytes).map_err(|_| damaged())?;
+        // And before its digest says that these are its lengths: a sparse file can be of any.
+        if len > UNPROVEN_MOST && !has_root(file, header, &layout, key).map_err(unread)? {
+            return Err(damaged());
+        }
         let mut bytes = Vec::new();
-        bytes
-            .try_reserve_exact(len)
-            .map_err(|_| ImageError::System(std::io::ErrorKind::OutOfMemory.into()))?;
-        let mut at = file;
-        at.seek(SeekFrom::Start(header.index_at)).map_err(unread)?;
-        at.take(header.index_bytes).read_to_end(&mut bytes).map_err(unread)?;
-        if bytes.len() != len || header.root_of(key, &bytes[..layout.chunks_at]) != header.root {
+        bytes.try_reserve_exact(len).map_err(|_| ImageError::System(io::ErrorKind::OutOfMemory.into()))?;
+        bytes.resize(len, 0);
+        read_exact_at(file, &mut bytes, header.index_at).map_err(unread)?;
+        if header.root_of(key, &bytes[..layout.chunks_at]) != header.root {
             return Err(damaged());
         }
         let places = layout.places(&bytes[..layout.runs_at]).ok_or_else(damaged)?;
@@ -78,4 +83,15 @@ impl Index {
         let entry = entries[(block % CHUNK_BLOCKS) as usize * ENTRY_BYTES..].first_chunk()?;
         Entry::decode(entry, block_bytes)
     }
+}
+
+/// Whether the file has the header's root. Takes little memory, however long the index is.
+fn has_root(file: &File, header: &Header, layout: &Layout, key: &Key) -> io::Result<bool> {
+    let (mut root, mut part) = (header.begin_root(key), vec![0; 1 << 20]);
+    for at in (0..layout.chunks_at).step_by(part.len()) {
+        let part = &mut part[..(layout.chunks_at - at).min(1 << 20)];
+        read_exact_at(file, part, header.index_at + at as u64)?;
+        root.add(part);
+    }
+    Ok(root.end() == header.root)
 }

@@ -8,10 +8,9 @@ mod blocks;
 mod index;
 mod scratch;
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,10 +18,10 @@ use pagoda_core::image::header::{HEADER_BYTES, Header, HeaderError};
 use pagoda_core::image::{Entry, Key, Root, runs};
 use pagoda_core::page::OS_PAGE;
 use pagoda_linux::io::positioned::read_exact_at;
-use rustix::fs::OFlags;
 
 use crate::error::ImageError;
 use crate::key_file::{key_path, load_key};
+use crate::open_file::open_file;
 use crate::working_set::WorkingSet;
 use index::Index;
 use scratch::Pool;
@@ -74,11 +73,8 @@ impl std::fmt::Debug for Image {
     }
 }
 
-fn open_file(path: &Path) -> Result<File, ImageError> {
-    // A pipe without a writer must not keep us.
-    let flags = OFlags::NONBLOCK.bits() as i32;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
-    let file = file.map_err(|error| ImageError::read(path, error))?;
+fn open_regular(path: &Path) -> Result<File, ImageError> {
+    let file = open_file(path).map_err(|error| ImageError::read(path, error))?;
     match file.metadata() {
         Ok(metadata) if metadata.is_file() => Ok(file),
         Ok(_) => Err(ImageError::NotAnImage { path: path.to_owned() }),
@@ -108,7 +104,7 @@ impl Image {
     /// Opens the image at `path` with its key: `key`, or the one in the file beside it. The base of
     /// a difference is looked for in the same directory, and has the same key.
     ///
-    /// Reads the header and the index: a fraction of a millisecond for 1 GiB from the page cache.
+    /// Reads the header and the index, and no block.
     ///
     /// # Errors
     /// See [`ImageError`].
@@ -130,7 +126,7 @@ impl Image {
         base: Option<Arc<Self>>,
         layers: usize,
     ) -> Result<Self, ImageError> {
-        let file = open_file(path)?;
+        let file = open_regular(path)?;
         let header = read_header(path, &file)?;
         let key = match key {
             Some(key) => key,
@@ -194,6 +190,14 @@ impl Image {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The metadata of its open file, which may have another name or none by now.
+    ///
+    /// # Errors
+    /// If the kernel does not tell them.
+    pub fn metadata(&self) -> Result<Metadata, ImageError> {
+        self.file.metadata().map_err(|error| ImageError::read(&self.path, error))
     }
 
     /// The length of its content, in bytes.

@@ -228,7 +228,7 @@ impl Writer {
                 into[len..].fill(0);
                 base.read_at(at, &mut into[..len])?;
             }
-            Entry::Stored { codec, place, len, .. } => {
+            Entry::Stored { codec, place, len, digest } => {
                 self.flush()?;
                 let packed = &mut self.packed[..len as usize];
                 let read = self.unfinished.file().read_exact_at(packed, place);
@@ -241,7 +241,10 @@ impl Writer {
                         Some(())
                     }
                 };
-                unpacked.ok_or_else(|| ImageError::damaged(&self.path, "what was just written"))?;
+                // Else the block would be put again with a digest of damaged content.
+                if unpacked.is_none() || self.options.key.of_block(into) != digest {
+                    return Err(ImageError::damaged(&self.path, "a block that was just written"));
+                }
             }
         }
         Ok(())

@@ -1,7 +1,8 @@
 //! A file that outlives the process that writes it, and has its own name only once it is finished.
 //!
 //! Until then it lies beside that name, with `.partial` behind it, for this user alone. One process
-//! at a time has it. This module must never follow a link that somebody put in its place.
+//! at a time has it. This module must never follow a link in its place, nor touch a file that has
+//! its own name already.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -33,6 +34,11 @@ impl PartialFile {
     /// [`io::ErrorKind::ResourceBusy`] if another process has it; [`io::ErrorKind::InvalidInput`]
     /// if there is something else than a regular file of this user's alone; else those of open(2).
     pub fn open(path: &Path) -> io::Result<Self> {
+        Self::opened(path)?.locked()
+    }
+
+    /// The file without its lock, which may be another process's.
+    fn opened(path: &Path) -> io::Result<Self> {
         if path.symlink_metadata().is_ok() {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
@@ -42,17 +48,36 @@ impl PartialFile {
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(MODE).custom_flags(flags);
-        let file = options.open(&partial)?;
-        let metadata = file.metadata()?;
+        Ok(Self { file: options.open(&partial)?, path: partial, name: path.to_owned() })
+    }
+
+    /// The same with its lock, if it is a file to go on with.
+    fn locked(self) -> io::Result<Self> {
+        match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Err(io::ErrorKind::ResourceBusy.into()),
+            Err(error) => return Err(error.into()),
+        }
+        // Checked with the lock: a process that had it may have published the file before.
+        if !self.is_in_place()? {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
+        let metadata = self.file.metadata()?;
         let is_ours = metadata.uid() == geteuid().as_raw() && metadata.mode() & 0o077 == 0;
         if !metadata.is_file() || !is_ours || metadata.nlink() != 1 {
-            let what = format!("{} is no file of this user's alone", partial.display());
+            let what = format!("{} is no file of this user's alone", self.path.display());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self { file, path: partial, name: path.to_owned() }),
-            Err(Errno::WOULDBLOCK) => Err(io::ErrorKind::ResourceBusy.into()),
-            Err(error) => Err(error.into()),
+        Ok(self)
+    }
+
+    /// Whether its path is still that of this file.
+    fn is_in_place(&self) -> io::Result<bool> {
+        let here = self.file.metadata()?;
+        match fs::symlink_metadata(&self.path) {
+            Ok(there) => Ok((there.dev(), there.ino()) == (here.dev(), here.ino())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
         }
     }
 
@@ -76,12 +101,10 @@ impl PartialFile {
     /// kernel's.
     pub fn publish(self) -> io::Result<()> {
         self.file.sync_all()?;
-        // Before it has its name: without the directory's descriptor no sync could tell that the
-        // name is on disk, too.
+        // Opened before the rename: without it no sync could tell that the name is on disk, too.
         let parent = self.name.parent().filter(|parent| !parent.as_os_str().is_empty());
         let directory = File::open(parent.unwrap_or(Path::new(".")))?;
-        let (there, here) = (fs::symlink_metadata(&self.path)?, self.file.metadata()?);
-        if (there.dev(), there.ino()) != (here.dev(), here.ino()) {
+        if !self.is_in_place()? {
             return Err(io::Error::other(format!("{} was replaced meanwhile", self.path.display())));
         }
         renameat_with(CWD, &self.path, CWD, &self.name, RenameFlags::NOREPLACE)?;
@@ -113,6 +136,18 @@ mod tests {
         assert_eq!(names(directory.path()), ["image"]);
         let exists = PartialFile::open(&path).map(drop).expect_err("it has its name");
         assert_eq!(exists.kind(), io::ErrorKind::AlreadyExists);
+    }
+
+    #[test]
+    fn a_file_that_was_published_meanwhile_is_not_gone_on_with() {
+        let directory = tempfile::tempdir_in("/var/tmp").expect("a directory");
+        let path = directory.path().join("image");
+        let first = PartialFile::open(&path).expect("made");
+        let second = PartialFile::opened(&path).expect("it is not locked yet");
+        first.publish().expect("published");
+        let error = second.locked().map(drop).expect_err("it has its name");
+        assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
+        assert_eq!(names(directory.path()), ["image"]);
     }
 
     #[test]

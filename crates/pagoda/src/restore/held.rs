@@ -1,4 +1,4 @@
-//! What a restored region holds as long as it lives: its open image, and its prefetch.
+//! The parts of a restored region that live as long as it does: its open image, and its prefetch.
 
 use std::sync::Arc;
 

@@ -96,8 +96,9 @@ impl RestoreBuilder {
     /// Makes the region. It has the content of the image, of which only the index is read now. It
     /// is as long as the image, rounded up as [`Managed::len`](crate::Managed::len) tells. The
     /// image's file must not be written as long as the region lives; replacing it by another does
-    /// no harm. A touch of a page that is damaged in the image, or can't be read, raises SIGBUS;
-    /// [`Region::read_at`] returns an error in its place.
+    /// no harm. A part of the region that the program moves by mremap(2) must be unmapped before
+    /// the region is closed: the image is closed with it. A touch of a page that is damaged in the
+    /// image, or can't be read, raises SIGBUS; [`Region::read_at`] returns an error in its place.
     ///
     /// # Errors
     /// See [`RestoreError`].
@@ -145,20 +146,23 @@ impl Region {
     /// # Errors
     /// See [`RestoreError`]. An earlier working set stays then.
     pub fn record_working_set(&self) -> Result<(), RestoreError> {
+        self.maker()?;
         let restored = self.restored().ok_or(RestoreError::NotRestored)?;
         let image = &restored.open.image;
         Ok(WorkingSet::record(image, &restored.open.touches.all())?)
     }
 
-    /// Waits until prefetching has ended. Returns at once if there is none.
+    /// Waits until prefetching has ended. Returns at once if there is none, and in a forked child.
     pub fn wait_for_prefetch(&self) {
-        if let Some(prefetch) = self.restored().and_then(|restored| restored.prefetch.as_ref()) {
+        if self.maker().is_ok()
+            && let Some(prefetch) = self.restored().and_then(|restored| restored.prefetch.as_ref())
+        {
             prefetch.wait();
         }
     }
 
-    /// Whether all content of the image that a read of this part would swap in can be had. A touch
-    /// of a page that can't be would raise SIGBUS.
+    /// Makes sure that a touch of this part raises no SIGBUS: that the image's content there can be
+    /// had.
     pub(crate) fn check_image(&self, offset: usize, len: usize) -> Result<(), AccessError> {
         let Some(restored) = self.restored() else { return Ok(()) };
         let pages = offset / OS_PAGE..(offset + len).div_ceil(OS_PAGE);
@@ -170,30 +174,28 @@ impl Engine {
     /// Enters the pages of an image as stored pages of `range`, a new region.
     fn enter_image(&self, range: PageRange, open: &OpenImage) {
         let table = self.gate_shared();
-        let Some(span) = table.find(range.start()) else { return };
+        let span = table.find(range.start()).expect("a new region is in the table");
         let page_bytes = self.store.page_bytes();
         let first = span.indices(range, table.entry_bytes()).start;
         let pages = open.image.len_bytes().div_ceil(page_bytes as u64);
         for page in 0..pages as u32 {
             let Some(handle) = open.handle(page, page_bytes) else { continue };
             let index = first + page as usize;
-            // No thread but the reclaimer knows of it yet, which looks at an entry for a moment.
+            // Only the reclaimer knows of the entry, and holds it for a moment.
             let word = loop {
                 match try_take(span.entry(index)) {
                     Some(word) => break word,
                     None => std::hint::spin_loop(),
                 }
             };
-            let after = match word {
-                Word::EMPTY => word.with_backing(Backing::Handle(handle.to_bits())),
-                other => other,
-            };
-            give(span.entry(index), after);
+            // Anything else would be read in place of the image's content.
+            assert_eq!(word, Word::EMPTY, "a new region");
+            give(span.entry(index), word.with_backing(Backing::Handle(handle.to_bits())));
         }
     }
 
-    /// Whether the image's content of these OS pages can be had, where it would be read. A block
-    /// that was read before counts as such.
+    /// Makes sure that the image's content of these OS pages can be had, where a touch would read
+    /// it. A block that was read from the image before is not read again for that.
     fn check_image(
         &self,
         range: PageRange,
@@ -216,11 +218,10 @@ impl Engine {
                 continue;
             }
             let at = (page * OS_PAGE) as u64;
-            if open.touches.has(at / u64::from(open.image.block_bytes())) {
+            if open.touches.was_read(at / u64::from(open.image.block_bytes())) {
                 continue;
             }
-            let len = open.image.len_bytes().saturating_sub(at).min(OS_PAGE as u64) as usize;
-            if open.image.read_at(at, &mut content[..len]).is_err() {
+            if open.read(at, &mut content).is_err() {
                 return Err(AccessError::Damaged { offset: page * OS_PAGE });
             }
         }

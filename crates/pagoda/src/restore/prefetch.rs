@@ -6,7 +6,8 @@
 //! content over a page that was written or discarded since.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use pagoda_core::page::OS_PAGE;
@@ -18,20 +19,15 @@ use crate::engine::Engine;
 use crate::store::{Handle, OpenImage};
 use crate::table::{give, try_take};
 
-/// Packed bytes of one read: as long as a disk takes for them, a seek is little.
+/// Packed bytes of one read.
 const READ_BYTES: u64 = 1 << 20;
 
 /// A running or finished prefetch. Dropping it ends it.
 pub(super) struct Prefetch {
-    state: Arc<State>,
+    quits: Arc<AtomicBool>,
+    /// Closed when it has ended, also by a panic.
+    done: Mutex<Receiver<()>>,
     thread: Option<JoinHandle<()>>,
-}
-
-#[derive(Default)]
-struct State {
-    quits: AtomicBool,
-    is_done: Mutex<bool>,
-    done: Condvar,
 }
 
 impl Prefetch {
@@ -42,29 +38,27 @@ impl Prefetch {
         set: WorkingSet,
         range: PageRange,
     ) -> Option<Self> {
-        let (state, open) = (Arc::<State>::default(), Arc::clone(open));
-        let own = Arc::clone(&state);
+        let (quits, open) = (Arc::<AtomicBool>::default(), Arc::clone(open));
+        let (is_running, done) = channel();
+        let own = Arc::clone(&quits);
         let thread = std::thread::Builder::new().name("pagoda-prefetch".to_owned()).spawn(move || {
+            let _is_running = is_running;
             pagoda_linux::process::thread::block_signals_for_good();
-            engine.prefetch_set(&open, &set, range, &own.quits);
-            *own.is_done.lock().unwrap_or_else(PoisonError::into_inner) = true;
-            own.done.notify_all();
+            engine.prefetch_set(&open, &set, range, &own);
         });
-        thread.ok().map(|thread| Self { state, thread: Some(thread) })
+        thread.ok().map(|thread| Self { quits, done: Mutex::new(done), thread: Some(thread) })
     }
 
     /// Waits until it is done.
     pub(super) fn wait(&self) {
-        let mut is_done = self.state.is_done.lock().unwrap_or_else(PoisonError::into_inner);
-        while !*is_done {
-            is_done = self.state.done.wait(is_done).unwrap_or_else(PoisonError::into_inner);
-        }
+        let done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        done.recv().expect_err("nothing is ever sent");
     }
 }
 
 impl Drop for Prefetch {
     fn drop(&mut self) {
-        self.state.quits.store(true, Ordering::Release);
+        self.quits.store(true, Ordering::Release);
         // A thread that has panicked has printed why.
         self.thread.take().into_iter().for_each(|thread| drop(thread.join()));
     }
@@ -82,7 +76,7 @@ impl Engine {
             let read = set.read(&open.image, from..to, &mut |touch, content| {
                 if !is_over() {
                     let at = touch.block * content.len() as u64;
-                    self.place_block(range, at, content);
+                    self.place_block(open, range, at, content);
                     open.touches.note(touch.block);
                 }
             });
@@ -95,20 +89,22 @@ impl Engine {
     }
 
     /// Copies a block of an image to its place, as far as that is empty and the image's.
-    fn place_block(&self, range: PageRange, at: u64, content: &[u8]) {
+    fn place_block(&self, open: &OpenImage, range: PageRange, at: u64, content: &[u8]) {
         let Some(start) = usize::try_from(at).ok().filter(|at| *at < range.len()) else { return };
         let end = (start + content.len()).min(range.len());
         let entry_bytes = self.entry_bytes();
         let mut from = start;
         while from < end {
             let to = end.min((from / entry_bytes + 1) * entry_bytes);
-            self.place_part(range.start() + from, &content[from - start..to - start]);
+            if let Some(handle) = open.handle((from / entry_bytes) as u32, entry_bytes) {
+                self.place_part(handle, range.start() + from, &content[from - start..to - start]);
+            }
             from = to;
         }
     }
 
-    /// The same of what lies in one entry.
-    fn place_part(&self, address: usize, content: &[u8]) {
+    /// Copies a part of the page `handle` to its place in one entry.
+    fn place_part(&self, handle: Handle, address: usize, content: &[u8]) {
         let table = self.gate_shared();
         if table.order.deferred() > 0 {
             return;
@@ -118,12 +114,10 @@ impl Engine {
         let Some(word) = try_take(span.entry(page.index)) else { return };
         let first = page.granule_of(address);
         let wanted = Granules::range(first, first + (content.len() / OS_PAGE) as u32);
-        let is_image = match word.backing() {
-            Backing::Handle(handle) => self.store.is_of_image(Handle::from_bits(handle)),
-            _ => false,
-        };
+        // A page that was written and evicted, or discarded, has another backing.
+        let is_its = word.backing() == Backing::Handle(handle.to_bits());
         let mut after = word;
-        if is_image && !self.zones.are_several() {
+        if is_its && !self.zones.are_several() {
             for (from, to) in wanted.and(page.granules).without(word.resident()).runs() {
                 let part = (from - first) as usize * OS_PAGE..(to - first) as usize * OS_PAGE;
                 let progress = self.space.fill_with(page.addresses(from, to), &content[part]);

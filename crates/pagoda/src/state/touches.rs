@@ -7,11 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use pagoda_image::Touch;
+use pagoda_image::{TOUCHES_MOST, Touch};
 use pagoda_linux::mem::words::zeroed_words;
-
-/// The most touches that are noted: 16 GiB in blocks of 16 KiB.
-const TOUCHES_MOST: u64 = 1 << 20;
 
 /// Bits of a block's number in a note; the time is above them.
 const BLOCK_BITS: u32 = 32;
@@ -22,6 +19,9 @@ pub(crate) struct Touches {
     blocks: u64,
     /// A bit for each block: it was noted.
     noted: Arc<[AtomicU64]>,
+    /// A bit for each block: the image itself gave its content. A prefetched block may be damaged
+    /// there.
+    read: Arc<[AtomicU64]>,
     /// The notes in their order: time and block. 0 where one is being written.
     notes: Arc<[AtomicU64]>,
     count: AtomicUsize,
@@ -35,19 +35,15 @@ impl Touches {
             since: Instant::now(),
             blocks,
             noted: words(blocks.div_ceil(64)),
-            notes: words(blocks.min(TOUCHES_MOST)),
+            read: words(blocks.div_ceil(64)),
+            notes: words(blocks.min(TOUCHES_MOST as u64)),
             count: AtomicUsize::new(0),
         }
     }
 
     /// Notes the touch of a block, if it is the first.
     pub(crate) fn note(&self, block: u64) {
-        let Some(word) = self.noted.get((block / 64) as usize).filter(|_| block < self.blocks) else {
-            return;
-        };
-        let bit = 1 << (block % 64);
-        // Most touches of a warm image are not the first, and change nothing.
-        if word.load(Ordering::Relaxed) & bit != 0 || word.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
+        if block >= self.blocks || !set(&self.noted, block) {
             return;
         }
         let Ok(block) = u32::try_from(block) else { return };
@@ -57,9 +53,17 @@ impl Touches {
         }
     }
 
-    /// Whether a touch of the block was noted.
-    pub(crate) fn has(&self, block: u64) -> bool {
-        let word = self.noted.get((block / 64) as usize);
+    /// Notes the touch of a block that was read from the image.
+    pub(crate) fn note_read(&self, block: u64) {
+        if block < self.blocks {
+            set(&self.read, block);
+            self.note(block);
+        }
+    }
+
+    /// Whether the block was read from the image.
+    pub(crate) fn was_read(&self, block: u64) -> bool {
+        let word = self.read.get((block / 64) as usize);
         word.is_some_and(|word| word.load(Ordering::Relaxed) >> (block % 64) & 1 == 1)
     }
 
@@ -70,6 +74,13 @@ impl Touches {
         let touch = |note: u64| Touch { block: u64::from(note as u32), at_us: (note >> BLOCK_BITS) as u32 };
         notes.filter(|note| *note != 0).map(touch).collect()
     }
+}
+
+/// Sets the bit of a block, which there is. False if it was set.
+fn set(bits: &[AtomicU64], block: u64) -> bool {
+    let (word, bit) = (&bits[(block / 64) as usize], 1 << (block % 64));
+    // Most touches of a warm image are not the first, and change nothing.
+    word.load(Ordering::Relaxed) & bit == 0 && word.fetch_or(bit, Ordering::Relaxed) & bit == 0
 }
 
 #[cfg(test)]
@@ -85,5 +96,9 @@ mod tests {
         let blocks: Vec<_> = touches.all().iter().map(|touch| touch.block).collect();
         assert_eq!(blocks, [7, 99, 0, 42]);
         assert!(touches.all().is_sorted_by_key(|touch| touch.at_us));
+        touches.note_read(99);
+        touches.note_read(100);
+        let read: Vec<_> = (0..200).filter(|block| touches.was_read(*block)).collect();
+        assert_eq!((read, touches.all().len()), (vec![99], 4));
     }
 }

@@ -7,7 +7,9 @@
 //!
 //! Nothing here may give bytes that the image's digests do not vouch for.
 
+use std::fs::Metadata;
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -25,7 +27,7 @@ pub(crate) struct OpenImage {
     /// Its file, as it was when it was opened.
     file: FileIdentity,
     number: u8,
-    /// Tells it from an earlier image of that number.
+    /// Differs from that of each earlier image with the same number.
     serial: u64,
     /// The blocks that were read, in the order of their first touch.
     pub(crate) touches: Touches,
@@ -54,10 +56,8 @@ pub(super) struct Brought {
     bytes: Vec<u8>,
 }
 
-fn identity(path: &Path) -> Option<FileIdentity> {
-    use std::os::unix::fs::MetadataExt;
-    let file = std::fs::metadata(path).ok()?;
-    Some([file.dev() as i64, file.ino() as i64, file.ctime(), file.ctime_nsec()])
+fn identity(file: &Metadata) -> FileIdentity {
+    [file.dev() as i64, file.ino() as i64, file.ctime(), file.ctime_nsec()]
 }
 
 /// Why an image can't be had for a restore.
@@ -84,18 +84,29 @@ impl OpenImage {
         }
     }
 
+    /// How many of `len` bytes from `at` on the image has: its last page may end behind it.
+    fn has(&self, at: u64, len: usize) -> usize {
+        self.image.len_bytes().saturating_sub(at).min(len as u64) as usize
+    }
+
     /// Reads content, and zeroes behind the image's end.
-    fn read(&self, at: u64, into: &mut [u8]) -> Result<(), ImageError> {
-        let len = self.image.len_bytes().saturating_sub(at).min(into.len() as u64) as usize;
-        into[len..].fill(0);
-        self.image.read_at(at, &mut into[..len])
+    pub(crate) fn read(&self, at: u64, into: &mut [u8]) -> Result<(), ImageError> {
+        let (own, behind) = into.split_at_mut(self.has(at, into.len()));
+        behind.fill(0);
+        if own.is_empty() { Ok(()) } else { self.image.read_at(at, own) }
+    }
+
+    /// Whether this is its content, with zeroes behind its end.
+    fn holds(&self, at: u64, content: &[u8]) -> Result<bool, ImageError> {
+        let (own, behind) = content.split_at(self.has(at, content.len()));
+        Ok(behind.iter().all(|byte| *byte == 0) && (own.is_empty() || self.image.holds(at, own)?))
     }
 }
 
 impl TieredStore {
     /// Opens the image at `path`, unless it is open already.
     pub(crate) fn open_image(&self, path: &Path, key: Option<Key>) -> Result<Arc<OpenImage>, OpenImageError> {
-        let file = identity(path);
+        let file = std::fs::metadata(path).ok().map(|file| identity(&file));
         let is_it = |open: &Arc<OpenImage>| {
             Some(open.file) == file && key.as_ref().is_none_or(|key| key == open.image.key())
         };
@@ -103,6 +114,8 @@ impl TieredStore {
             return Ok(open);
         }
         let image = Image::open(path, key).map_err(OpenImageError::Image)?;
+        // Of the file that is open: another one may have its name by now.
+        let file = image.metadata().map(|file| identity(&file)).map_err(OpenImageError::Image)?;
         let touches = Touches::new(image.len_bytes().div_ceil(u64::from(image.block_bytes())));
         let mut open = self.images.open.lock();
         let free = open.iter().position(|image| image.strong_count() == 0);
@@ -114,7 +127,6 @@ impl TieredStore {
             open.push(Weak::new());
         }
         let serial = self.images.serials.fetch_add(1, Ordering::Relaxed);
-        let file = file.unwrap_or_default();
         let image = Arc::new(OpenImage { image, file, number: number as u8, serial, touches });
         open[number] = Arc::downgrade(&image);
         Ok(image)
@@ -149,7 +161,7 @@ impl TieredStore {
         let at = u64::from(page.page) * self.page_bytes() as u64 + part.start as u64;
         open.read(at, &mut brought.bytes).map_err(|_| GetError::Corrupt)?;
         let blocks = at / block as u64..(at + part.len() as u64).div_ceil(block as u64);
-        blocks.for_each(|block| open.touches.note(block));
+        blocks.for_each(|block| open.touches.note_read(block));
         brought.part = part;
         brought.of = Some((handle, open.serial));
         Ok(())
@@ -188,7 +200,6 @@ impl TieredStore {
     pub(super) fn image_holds(&self, page: ImagePage, offset: usize, content: &[u8]) -> bool {
         let Some(open) = self.images.of(page.number) else { return false };
         let at = u64::from(page.page) * self.page_bytes() as u64 + offset as u64;
-        let len = open.image.len_bytes().saturating_sub(at).min(content.len() as u64) as usize;
-        content[len..].iter().all(|byte| *byte == 0) && open.image.holds(at, &content[..len]).unwrap_or(false)
+        open.holds(at, content).unwrap_or(false)
     }
 }
