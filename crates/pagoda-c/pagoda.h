@@ -8,7 +8,8 @@
 // its close. A call with a handle that is not const has it alone: the caller sees to that. Different
 // handles have nothing to do with each other. Memory at an address of a region is memory as any.
 //
-// In the child of a fork no handle can be used; the calls say so.
+// In the child of a fork the memory is not mapped: calls return PAGODA_CODE_OTHER_PROCESS, closing
+// frees nothing of the parent's, figures are 0, and an address is of no use.
 
 
 #ifndef PAGODA_H
@@ -19,7 +20,7 @@
 #include <stdint.h>
 
 // Bytes of a message with its end: longer than any of ours but for paths.
-#define MESSAGE_BYTES 512
+#define PAGODA_MESSAGE_BYTES 512
 
 // The outcome of a call.
 typedef enum pagoda_code {
@@ -45,7 +46,7 @@ typedef enum pagoda_code {
   PAGODA_CODE_BUG = 9,
 } pagoda_code;
 
-// Managed memory of the caller's.
+// Managed memory that the caller has mapped.
 typedef struct pagoda_adopted pagoda_adopted;
 
 // The choices that a manager is made with.
@@ -57,8 +58,8 @@ typedef struct pagoda_file pagoda_file;
 // Manages regions within a budget. It lives as long as its handle or a region of it.
 typedef struct pagoda_manager pagoda_manager;
 
-// Managed memory: it reads as zero, takes nothing until it is touched, and leaves memory where its
-// manager's budget is short.
+// Managed memory: it reads as zero, takes no memory until it is touched, and is evicted where the
+// budget of its manager is short.
 typedef struct pagoda_region pagoda_region;
 
 // An error: what was tried, what happened, and what to do. It needs no freeing.
@@ -66,18 +67,18 @@ typedef struct pagoda_error {
   // What the call returned, too.
   enum pagoda_code code;
   // In UTF-8, with a 0 at its end; cut off where it is too long. Empty if all is well.
-  char message[MESSAGE_BYTES];
+  char message[PAGODA_MESSAGE_BYTES];
 } pagoda_error;
 
 // The figures that are asked for most. Sizes are bytes.
 typedef struct pagoda_stats {
   // The budget.
   uint64_t budget_bytes;
-  // Now: what the manager holds of it.
+  // Now: the part of the budget that is in use.
   uint64_t anon_bytes;
-  // Now: in regions.
+  // Now: resident in regions.
   uint64_t resident_bytes;
-  // Now: out of the regions with their frames intact.
+  // Now: evicted from regions, with their frames intact.
   uint64_t staged_bytes;
   // Now: stored, before compression.
   uint64_t stored_bytes;
@@ -87,18 +88,18 @@ typedef struct pagoda_stats {
   uint64_t spilled_bytes;
   // Now: the manager's own tables, stacks and heap, which are not in the budget.
   uint64_t own_bytes;
-  // Now: by how much the budget is passed, because nothing could be moved out.
+  // Now: by how much the budget is passed, because nothing could be evicted.
   uint64_t passed_budget_bytes;
   // Since the start: faults of all kinds.
   uint64_t faults;
-  // Since the start: faults whose page was fetched from the store.
+  // Since the start: faults whose page was swapped in from the store.
   uint64_t faults_stored;
-  // Since the start: base pages that were moved out.
+  // Since the start: base pages that were evicted.
   uint64_t evictions;
 } pagoda_stats;
 
-// Called once with the number of the reason, a line that says why, and the value that was given
-// with the hook. The process is aborted when it returns.
+// Called with the number of the reason, a line that says why, and the value that was given with
+// the hook. The process is aborted when it returns. Threads that fail together each call it.
 typedef void (*pagoda_abort_hook)(uint64_t reason, const char *message, void *user);
 
 #ifdef __cplusplus
@@ -134,18 +135,18 @@ enum pagoda_code pagoda_adopt(const struct pagoda_manager *manager,
 // `adopted` is a handle or null, and not used again.
 void pagoda_adopted_close(struct pagoda_adopted *adopted);
 
-// Gives the content up and leaves the memory to the caller, reading as zero. The handle is closed,
-// whatever comes of it.
+// Gives the content up and leaves the memory to the caller, reading as zero. Closes the handle
+// also where that fails.
 //
 // # Safety
 // `adopted` is a handle or null, and not used again; `error` is null or valid.
 enum pagoda_code pagoda_adopted_forget(struct pagoda_adopted *adopted, struct pagoda_error *error);
 
-// Begins a manager: 256 MiB, base pages of 64 KiB, no file, faults of system calls served, too. It
-// is made by pagoda_builder_build, or given up by pagoda_builder_close.
+// Begins a manager: 256 MiB, base pages of 64 KiB, no file, faults of system calls served, too.
+// pagoda_builder_build makes the manager; pagoda_builder_close closes the builder without one.
 //
 // # Safety
-// `builder` is valid for a write, `error` null or valid.
+// `builder` is valid for a write or null, `error` null or valid.
 enum pagoda_code pagoda_builder_new(struct pagoda_builder **builder, struct pagoda_error *error);
 
 // All the memory that the manager's regions, frames and compressed pages may take.
@@ -202,16 +203,16 @@ enum pagoda_code pagoda_builder_publish(struct pagoda_builder *builder,
                                         bool yes,
                                         struct pagoda_error *error);
 
-// Makes the manager and starts its threads. The builder is closed, whatever comes of it.
+// Makes the manager and starts its threads. Closes the builder also where that fails.
 //
 // # Safety
-// `builder` is a handle or null, and not used again; `manager` is valid for a write, `error` null
-// or valid.
+// `builder` is a handle or null, and not used again; `manager` is valid for a write or null,
+// `error` null or valid.
 enum pagoda_code pagoda_builder_build(struct pagoda_builder *builder,
                                       struct pagoda_manager **manager,
                                       struct pagoda_error *error);
 
-// Gives the choices up.
+// Closes the builder without a manager.
 //
 // # Safety
 // `builder` is a handle or null, and not used again.
@@ -221,10 +222,10 @@ void pagoda_builder_close(struct pagoda_builder *builder);
 // kernel's page cache, for file systems without direct I/O: pages in that cache are in no budget.
 //
 // # Safety
-// `manager` is a handle or null, `name` a string or null, `file` valid for a write or null,
+// `manager` is a handle or null, `path` a string or null, `file` valid for a write or null,
 // `error` null or valid.
 enum pagoda_code pagoda_file_map(const struct pagoda_manager *manager,
-                                 const char *name,
+                                 const char *path,
                                  bool writable,
                                  bool buffered,
                                  struct pagoda_file **file,
@@ -254,7 +255,7 @@ enum pagoda_code pagoda_file_read_at(const struct pagoda_file *file,
                                      size_t bytes,
                                      struct pagoda_error *error);
 
-// Copies into the file's memory. It is safe on the disk after pagoda_file_sync.
+// Copies into the file's memory. pagoda_file_sync returns when it is on stable storage.
 //
 // # Safety
 // `file` is a handle or null; `from` is valid for reads of `bytes`, and no part of the file's
@@ -271,14 +272,14 @@ enum pagoda_code pagoda_file_write_at(const struct pagoda_file *file,
 // `file` is a handle or null, `error` null or valid.
 enum pagoda_code pagoda_file_sync(const struct pagoda_file *file, struct pagoda_error *error);
 
-// Makes everything safe, as pagoda_file_sync does, and closes the handle whatever comes of it.
+// Syncs as pagoda_file_sync does, and closes the handle also where that fails.
 //
 // # Safety
 // `file` is a handle or null, and neither it nor its memory is used again; `error` is null or
 // valid.
 enum pagoda_code pagoda_file_close(struct pagoda_file *file, struct pagoda_error *error);
 
-// The current figures.
+// The current figures. All are 0 in the child of a fork.
 //
 // # Safety
 // `manager` is a handle or null, `stats` valid for a write or null, `error` null or valid.
@@ -286,7 +287,8 @@ enum pagoda_code pagoda_manager_stats(const struct pagoda_manager *manager,
                                       struct pagoda_stats *stats,
                                       struct pagoda_error *error);
 
-// Any counter, by its name as `pagoda run --stats` writes it, like "fetched_ahead".
+// Any counter, by its name as `pagoda run --stats` writes it, like "fetched_ahead". It is 0 in the
+// child of a fork.
 //
 // # Safety
 // `manager` is a handle or null, `name` a string or null, `value` valid for a write or null,
@@ -296,8 +298,8 @@ enum pagoda_code pagoda_manager_counter(const struct pagoda_manager *manager,
                                         uint64_t *value,
                                         struct pagoda_error *error);
 
-// Changes the budget, up to twice the one that the manager was made with. It returns at once; to a
-// smaller one pages are evicted in the background.
+// Changes the budget, up to twice the one that the manager was made with. It returns at once. For
+// a smaller budget pages are evicted in the background.
 //
 // # Safety
 // `manager` is a handle or null, `error` null or valid.
@@ -305,14 +307,15 @@ enum pagoda_code pagoda_manager_set_budget(const struct pagoda_manager *manager,
                                            uint64_t bytes,
                                            struct pagoda_error *error);
 
-// Waits until all stored content of closed regions is freed.
+// Waits until all stored content of closed regions is freed. Does nothing in the child of a fork.
 //
 // # Safety
 // `manager` is a handle or null, `error` null or valid.
 enum pagoda_code pagoda_manager_flush_releases(const struct pagoda_manager *manager,
                                                struct pagoda_error *error);
 
-// Gives the handle up. The manager ends with its last region, and waits for its threads then.
+// Closes the handle. The manager ends with its last region. The call that ends it waits for the
+// manager's threads.
 //
 // # Safety
 // `manager` is a handle or null, and not used again.
@@ -376,7 +379,7 @@ enum pagoda_code pagoda_region_discard(const struct pagoda_region *region,
                                        struct pagoda_error *error);
 
 // Stores the pages of a part and gives their memory to others: for pages that are not needed for a
-// while. Waits for the compression, and for the disk where that is full.
+// while. Waits for the compression, and for the disk where the store's memory is full.
 //
 // # Safety
 // `region` is a handle or null, `error` null or valid.
@@ -394,16 +397,17 @@ enum pagoda_code pagoda_region_prefetch(const struct pagoda_region *region,
                                         size_t bytes,
                                         struct pagoda_error *error);
 
-// Frees the region. Its addresses are no memory any more.
+// Frees the region. Its addresses are not mapped afterwards.
 //
 // # Safety
 // `region` is a handle or null, and neither it nor its memory is used again.
 void pagoda_region_close(struct pagoda_region *region);
 
-// Has `hook` called before the library ends the process, which it does where content can't be
-// brought back: going on would be a hang or wrong data. For logs. It may be set once in a process.
-// It is called on any thread, a touch of a region there may wait for good, and it must not unwind
-// or jump out. With pagoda_builder_serve_in_thread it may only do what a signal handler may.
+// Sets a function that is called before the library aborts the process, for logs. The library
+// aborts where content can't be brought back: going on would be a hang or wrong data. It may be
+// set once in a process. It is called on any thread, a touch of a region there may wait for good,
+// and it must not unwind or jump out. With pagoda_builder_serve_in_thread it may only do what a
+// signal handler may.
 //
 // # Safety
 // `hook` may be called on any thread with `user`, for as long as the process lives. `error` is

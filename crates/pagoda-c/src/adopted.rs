@@ -1,4 +1,4 @@
-//! Adopted regions: memory that the caller has mapped, and keeps.
+//! Adopted regions: managed memory that the caller has mapped, and gets back.
 //!
 //! This module must never unmap memory.
 
@@ -10,7 +10,7 @@ use crate::error::{Code, Error, Failure, call, drop_quietly, hand_out, shared, t
 use crate::manager::Manager;
 use crate::region::of_region;
 
-/// Managed memory of the caller's.
+/// Managed memory that the caller has mapped.
 pub struct Adopted(AdoptedRegion);
 
 /// Takes memory that the caller has mapped under management, with its content. It is read and
@@ -33,15 +33,16 @@ pub unsafe extern "C" fn pagoda_adopt(
     error: *mut Error,
 ) -> Code {
     let make = || {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller keeps the handle open during the call.
         let manager = unsafe { shared(manager, "manager") }?;
-        // SAFETY: the caller vouches for the memory, by the same list.
+        // SAFETY: the caller vouches for the memory as long as it is adopted, by the list above,
+        // which has all that `ForeignMemory` asks for.
         let memory = unsafe { ForeignMemory::new(start.cast(), bytes) };
         let memory =
             memory.ok_or_else(|| Failure::argument("the memory", "is not whole OS pages of 4096 bytes"))?;
         manager.0.adopt(memory).map(Adopted).map_err(of_region)
     };
-    // SAFETY: the caller vouches for both.
+    // SAFETY: the caller vouches for `error` and `adopted`.
     unsafe { call(error, || hand_out(adopted, make)) }
 }
 
@@ -51,26 +52,24 @@ pub unsafe extern "C" fn pagoda_adopt(
 /// `adopted` is a handle or null, and not used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagoda_adopted_close(adopted: *mut Adopted) {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller does not use the handle again.
     drop_quietly(unsafe { take_back(adopted) });
 }
 
-/// Gives the content up and leaves the memory to the caller, reading as zero. The handle is closed,
-/// whatever comes of it.
+/// Gives the content up and leaves the memory to the caller, reading as zero. Closes the handle
+/// also where that fails.
 ///
 /// # Safety
 /// `adopted` is a handle or null, and not used again; `error` is null or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagoda_adopted_forget(adopted: *mut Adopted, error: *mut Error) -> Code {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller does not use the handle again.
     let adopted = unsafe { take_back(adopted) };
     let body = || {
-        let adopted = adopted.ok_or_else(|| Failure::argument("adopted", "is null; give a handle"))?;
-        adopted.0.forget().map_err(|error| {
-            Failure::new(
-                Code::Memory,
-                format!("could not give up all of the content ({error}); unlock the memory, and discard it"),
-            )
+        let Adopted(adopted) = adopted.ok_or_else(|| Failure::null_handle("adopted"))?;
+        adopted.forget().map_err(|error| {
+            let advice = "unlock the memory, and discard it";
+            Failure::giving_back("could not give up all of the content", error, advice)
         })
     };
     // SAFETY: the caller vouches for `error`.

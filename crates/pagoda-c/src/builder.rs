@@ -1,6 +1,6 @@
 //! The choices that a manager is made with.
 //!
-//! This module must never make a choice of its own: what is not said is as in the Rust library.
+//! This module must never make a choice of its own: the defaults are those of the Rust library.
 
 use std::ffi::{CStr, c_char};
 use std::os::unix::ffi::OsStrExt;
@@ -8,13 +8,13 @@ use std::path::PathBuf;
 
 use pagoda::{BasePage, Bytes, ManagerBuilder};
 
-use crate::error::{Code, Error, Failure, alone, call, drop_quietly, hand_out, string, take_back};
+use crate::error::{Code, Error, Failure, call, call_alone, drop_quietly, hand_out, string, take_back};
 use crate::manager::Manager;
 
 /// The choices that a manager is made with.
 pub struct Builder(ManagerBuilder);
 
-/// The base page of so many bytes.
+/// The base page that has this many bytes.
 pub fn base_page(bytes: u64) -> Result<BasePage, Failure> {
     let found = BasePage::ALL.into_iter().find(|page| page.bytes() as u64 == bytes);
     found.ok_or_else(|| Failure::argument("the base page", "is none of 4096, 16384, 65536 and 2097152 bytes"))
@@ -23,30 +23,28 @@ pub fn base_page(bytes: u64) -> Result<BasePage, Failure> {
 /// Changes the choices behind a handle.
 ///
 /// # Safety
-/// As for [`alone`] and [`call`].
+/// As for [`call_alone`].
 unsafe fn change(
     builder: *mut Builder,
     error: *mut Error,
     change: impl FnOnce(ManagerBuilder) -> Result<ManagerBuilder, Failure>,
 ) -> Code {
-    let body = || {
-        // SAFETY: the caller vouches for it.
-        let builder = unsafe { alone(builder, "builder") }?;
+    let body = |builder: &mut Builder| {
         builder.0 = change(builder.0.clone())?;
         Ok(())
     };
-    // SAFETY: the caller vouches for `error`.
-    unsafe { call(error, body) }
+    // SAFETY: this function's contract is that of the call.
+    unsafe { call_alone(builder, "builder", error, body) }
 }
 
-/// Begins a manager: 256 MiB, base pages of 64 KiB, no file, faults of system calls served, too. It
-/// is made by pagoda_builder_build, or given up by pagoda_builder_close.
+/// Begins a manager: 256 MiB, base pages of 64 KiB, no file, faults of system calls served, too.
+/// pagoda_builder_build makes the manager; pagoda_builder_close closes the builder without one.
 ///
 /// # Safety
-/// `builder` is valid for a write, `error` null or valid.
+/// `builder` is valid for a write or null, `error` null or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagoda_builder_new(builder: *mut *mut Builder, error: *mut Error) -> Code {
-    // SAFETY: the caller vouches for both.
+    // SAFETY: the caller vouches for `error` and `builder`.
     unsafe { call(error, || hand_out(builder, || Ok(Builder(pagoda::Manager::builder())))) }
 }
 
@@ -56,7 +54,7 @@ pub unsafe extern "C" fn pagoda_builder_new(builder: *mut *mut Builder, error: *
 /// `builder` is a handle or null, `error` null or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagoda_builder_budget(builder: *mut Builder, bytes: u64, error: *mut Error) -> Code {
-    // SAFETY: the caller vouches for both.
+    // SAFETY: the caller vouches for the handle and for `error`.
     unsafe { change(builder, error, |builder| Ok(builder.budget(Bytes::new(bytes)))) }
 }
 
@@ -71,7 +69,7 @@ pub unsafe extern "C" fn pagoda_builder_base_page(
     bytes: u64,
     error: *mut Error,
 ) -> Code {
-    // SAFETY: the caller vouches for both.
+    // SAFETY: the caller vouches for the handle and for `error`.
     unsafe { change(builder, error, |builder| Ok(builder.base_page(base_page(bytes)?))) }
 }
 
@@ -87,10 +85,10 @@ pub unsafe extern "C" fn pagoda_builder_spill_to(
     limit_bytes: u64,
     error: *mut Error,
 ) -> Code {
-    // SAFETY: the caller vouches for all three.
+    // SAFETY: the caller vouches for the handle, the string and `error`.
     unsafe {
         change(builder, error, |builder| {
-            let directory = path(string(directory, "directory")?);
+            let directory = to_path(string(directory, "directory")?);
             Ok(builder.spill_to(directory, Bytes::new(limit_bytes)))
         })
     }
@@ -108,7 +106,7 @@ pub unsafe extern "C" fn pagoda_builder_user_mode_only(
     yes: bool,
     error: *mut Error,
 ) -> Code {
-    // SAFETY: the caller vouches for both.
+    // SAFETY: the caller vouches for the handle and for `error`.
     unsafe { change(builder, error, |builder| Ok(builder.user_mode_only(yes))) }
 }
 
@@ -123,7 +121,7 @@ pub unsafe extern "C" fn pagoda_builder_serve_in_thread(
     yes: bool,
     error: *mut Error,
 ) -> Code {
-    // SAFETY: the caller vouches for both.
+    // SAFETY: the caller vouches for the handle and for `error`.
     unsafe { change(builder, error, |builder| Ok(builder.serve_in_thread(yes))) }
 }
 
@@ -133,42 +131,42 @@ pub unsafe extern "C" fn pagoda_builder_serve_in_thread(
 /// As pagoda_builder_budget.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagoda_builder_publish(builder: *mut Builder, yes: bool, error: *mut Error) -> Code {
-    // SAFETY: the caller vouches for both.
+    // SAFETY: the caller vouches for the handle and for `error`.
     unsafe { change(builder, error, |builder| Ok(builder.publish(yes))) }
 }
 
-/// Makes the manager and starts its threads. The builder is closed, whatever comes of it.
+/// Makes the manager and starts its threads. Closes the builder also where that fails.
 ///
 /// # Safety
-/// `builder` is a handle or null, and not used again; `manager` is valid for a write, `error` null
-/// or valid.
+/// `builder` is a handle or null, and not used again; `manager` is valid for a write or null,
+/// `error` null or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagoda_builder_build(
     builder: *mut Builder,
     manager: *mut *mut Manager,
     error: *mut Error,
 ) -> Code {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller does not use the handle again.
     let builder = unsafe { take_back(builder) };
     let make = || {
-        let builder = builder.ok_or_else(|| Failure::argument("builder", "is null; give a handle"))?;
+        let builder = builder.ok_or_else(|| Failure::null_handle("builder"))?;
         builder.0.build().map(Manager).map_err(|error| Failure::new(Code::Start, error))
     };
-    // SAFETY: the caller vouches for both.
+    // SAFETY: the caller vouches for `error` and `manager`.
     unsafe { call(error, || hand_out(manager, make)) }
 }
 
-/// Gives the choices up.
+/// Closes the builder without a manager.
 ///
 /// # Safety
 /// `builder` is a handle or null, and not used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagoda_builder_close(builder: *mut Builder) {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller does not use the handle again.
     drop_quietly(unsafe { take_back(builder) });
 }
 
-/// A path as the system takes it.
-pub fn path(text: &CStr) -> PathBuf {
+/// A path of the caller's, of any bytes.
+pub fn to_path(text: &CStr) -> PathBuf {
     PathBuf::from(std::ffi::OsStr::from_bytes(text.to_bytes()))
 }

@@ -4,7 +4,10 @@
 
 use std::any::Any;
 use std::ffi::{CStr, c_char};
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use pagoda::OtherProcess;
 
 /// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,14 +56,27 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// With the message of the library's error.
+    /// A failure with the message of the library's error.
     pub fn new(code: Code, message: impl ToString) -> Self {
         Self { code, message: message.to_string() }
     }
 
-    /// For the named argument.
+    /// A failure of the named argument.
     pub fn argument(name: &str, wrong: &str) -> Self {
         Self::new(Code::Argument, format!("{name} {wrong}"))
+    }
+
+    /// A failure of the named handle, which is null.
+    pub fn null_handle(name: &str) -> Self {
+        Self::argument(name, "is null; give a handle")
+    }
+
+    /// A failure to give memory back to the kernel.
+    pub fn giving_back(tried: &str, error: io::Error, advice: &str) -> Self {
+        match error.downcast::<OtherProcess>() {
+            Ok(error) => Self::new(Code::OtherProcess, error),
+            Err(error) => Self::new(Code::Memory, format!("{tried} ({error}); {advice}")),
+        }
     }
 }
 
@@ -69,26 +85,59 @@ impl Failure {
 /// # Safety
 /// `error` is null, or valid for a write of an [`Error`].
 pub unsafe fn call(error: *mut Error, body: impl FnOnce() -> Result<(), Failure>) -> Code {
-    // A handle after a panic is only good to be closed, as the code says.
+    // After a panic a handle may be in any state that is safe to drop: `Code::Bug` tells the caller
+    // to close it, so that no broken invariant is seen.
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => Failure::new(Code::Ok, ""),
         Ok(Err(failure)) => failure,
-        Err(panic) => Failure::new(Code::Bug, format!("{}; please report this", told(&*panic))),
+        Err(panic) => Failure::new(Code::Bug, format!("{}; please report this", message_of(&*panic))),
     };
     if !error.is_null() {
-        // SAFETY: it is not null, and the caller vouches for it.
+        // SAFETY: it is not null, so that by this function's contract it is valid for a write.
         unsafe { error.write(Error { code: failure.code, message: message(&failure.message) }) };
     }
     failure.code
 }
 
-/// Ends a handle: a panic while it is dropped ends here.
+/// Runs the body of a call that only reads its handle, and tells the caller how it ended.
+///
+/// # Safety
+/// As for [`shared`] and [`call`].
+pub unsafe fn call_on<T>(
+    handle: *const T,
+    name: &str,
+    error: *mut Error,
+    body: impl FnOnce(&T) -> Result<(), Failure>,
+) -> Code {
+    // SAFETY: this function's contract is that of both calls. The handle is not used after the
+    // body, during which its caller keeps it open.
+    unsafe { call(error, || body(shared(handle, name)?)) }
+}
+
+/// Runs the body of a call that changes what its handle stands for, and tells the caller how it
+/// ended.
+///
+/// # Safety
+/// As for [`call_on`], and no other call uses the handle meanwhile.
+pub unsafe fn call_alone<T>(
+    handle: *mut T,
+    name: &str,
+    error: *mut Error,
+    body: impl FnOnce(&mut T) -> Result<(), Failure>,
+) -> Code {
+    // SAFETY: the handle is null or one of ours, and no other call has a reference to it meanwhile.
+    let body = || body(unsafe { handle.as_mut() }.ok_or_else(|| Failure::null_handle(name))?);
+    // SAFETY: `error` is null or valid for a write.
+    unsafe { call(error, body) }
+}
+
+/// Drops what a handle stood for. A panic of the destructor does not reach the caller.
 pub fn drop_quietly<T>(value: T) {
-    // The caller gets no code: the handle is gone either way.
+    // There is no code to return: the handle is closed either way.
     let _ = catch_unwind(AssertUnwindSafe(|| drop(value)));
 }
 
-fn told(panic: &(dyn Any + Send)) -> &str {
+fn message_of(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("the library failed")
 }
@@ -103,47 +152,49 @@ fn message(text: &str) -> [c_char; MESSAGE_BYTES] {
     message
 }
 
-/// The handle behind a pointer that only reads it.
+/// What a handle stands for, to be read.
 ///
 /// # Safety
-/// `handle` is null, or one of ours that is not closed before the result is used last.
+/// `handle` is null, or one of ours that is not closed as long as the result is used.
 pub unsafe fn shared<'a, T>(handle: *const T, name: &str) -> Result<&'a T, Failure> {
-    // SAFETY: the caller vouches for it.
-    unsafe { handle.as_ref() }.ok_or_else(|| Failure::argument(name, "is null; give a handle"))
+    // SAFETY: a handle of ours points to a box of `hand_out`, which lives until it is closed.
+    unsafe { handle.as_ref() }.ok_or_else(|| Failure::null_handle(name))
 }
 
-/// The handle behind a pointer that has it alone.
+/// Writes a result to the caller's memory.
 ///
 /// # Safety
-/// As [`shared`], and no other call uses the handle meanwhile.
-pub unsafe fn alone<'a, T>(handle: *mut T, name: &str) -> Result<&'a mut T, Failure> {
-    // SAFETY: the caller vouches for it.
-    unsafe { handle.as_mut() }.ok_or_else(|| Failure::argument(name, "is null; give a handle"))
+/// `to` is null, or valid for a write.
+pub unsafe fn put<T>(to: *mut T, name: &str, value: T) -> Result<(), Failure> {
+    if to.is_null() {
+        return Err(Failure::argument(name, "is null; give an address"));
+    }
+    // SAFETY: it is not null, so that by this function's contract it is valid for a write.
+    unsafe { to.write(value) };
+    Ok(())
 }
 
-/// Puts a new handle where the caller wants it.
+/// Makes a handle, and writes it to the caller's memory: null if making it fails, so that a caller
+/// that ignores the code has no stale handle.
 ///
 /// # Safety
 /// `to` is null, or valid for a write of a pointer.
 pub unsafe fn hand_out<T>(to: *mut *mut T, make: impl FnOnce() -> Result<T, Failure>) -> Result<(), Failure> {
-    if to.is_null() {
-        return Err(Failure::argument("the place for the handle", "is null; give an address"));
-    }
-    // So that a caller that forgets to look at the code has no stale handle.
-    // SAFETY: it is not null, and the caller vouches for it.
-    unsafe { to.write(std::ptr::null_mut()) };
+    let name = "the place for the handle";
+    // SAFETY: this function's contract is that of `put`.
+    unsafe { put(to, name, std::ptr::null_mut()) }?;
     let handle = Box::into_raw(Box::new(make()?));
     // SAFETY: as above.
-    unsafe { to.write(handle) };
-    Ok(())
+    unsafe { put(to, name, handle) }
 }
 
-/// Takes a handle back from the caller, to end it.
+/// Takes a handle back from the caller, to close it.
 ///
 /// # Safety
 /// `handle` is null, or one of ours that is not used again.
 pub unsafe fn take_back<T>(handle: *mut T) -> Option<T> {
-    // SAFETY: each handle comes from a box in `hand_out`, and is taken back once.
+    // SAFETY: a handle of ours comes from a box of `hand_out`. It is not used again, so that it is
+    // taken back once and no reference to it is left.
     (!handle.is_null()).then(|| *unsafe { Box::from_raw(handle) })
 }
 
@@ -155,7 +206,8 @@ pub unsafe fn string<'a>(text: *const c_char, name: &str) -> Result<&'a CStr, Fa
     if text.is_null() {
         return Err(Failure::argument(name, "is null; give a string"));
     }
-    // SAFETY: it is not null, and the caller vouches for it.
+    // SAFETY: it is not null, so that by this function's contract it ends with a 0 and stays as it
+    // is as long as the result is used.
     Ok(unsafe { CStr::from_ptr(text) })
 }
 
@@ -176,7 +228,7 @@ mod tests {
 
     fn outcome(body: impl FnOnce() -> Result<(), Failure>) -> (Code, String) {
         let mut error = Error { code: Code::Bug, message: [1; MESSAGE_BYTES] };
-        // SAFETY: it is a value of this function's.
+        // SAFETY: `error` is a local value, valid for a write.
         let code = unsafe { call(&raw mut error, body) };
         assert_eq!(code, error.code);
         let bytes: Vec<u8> =

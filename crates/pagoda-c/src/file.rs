@@ -1,13 +1,13 @@
 //! Files as memory, through the manager's budget.
 //!
-//! This module must never report a file as safe whose sync has failed.
+//! This module must never report a sync as done that has failed.
 
 use std::ffi::{c_char, c_void};
 
 use pagoda::{FileError, FileRegion, MapFileError};
 
-use crate::builder::path;
-use crate::error::{Code, Error, Failure, call, hand_out, shared, string, take_back};
+use crate::builder::to_path;
+use crate::error::{Code, Error, Failure, call, call_on, check_part, hand_out, shared, string, take_back};
 use crate::manager::Manager;
 use crate::region::{bytes_mut, bytes_of};
 
@@ -17,7 +17,6 @@ pub struct File(FileRegion);
 fn of_file(error: FileError) -> Failure {
     match error {
         FileError::OtherProcess(error) => Failure::new(Code::OtherProcess, error),
-        FileError::BeyondEnd { .. } => Failure::new(Code::Argument, error),
         error => Failure::new(Code::File, error),
     }
 }
@@ -33,24 +32,24 @@ fn of_map(error: MapFileError) -> Failure {
 /// kernel's page cache, for file systems without direct I/O: pages in that cache are in no budget.
 ///
 /// # Safety
-/// `manager` is a handle or null, `name` a string or null, `file` valid for a write or null,
+/// `manager` is a handle or null, `path` a string or null, `file` valid for a write or null,
 /// `error` null or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagoda_file_map(
     manager: *const Manager,
-    name: *const c_char,
+    path: *const c_char,
     writable: bool,
     buffered: bool,
     file: *mut *mut File,
     error: *mut Error,
 ) -> Code {
     let make = || {
-        // SAFETY: the caller vouches for both.
-        let (manager, name) = unsafe { (shared(manager, "manager")?, string(name, "name")?) };
-        let builder = manager.0.map_file(path(name)).writable(writable).buffered(buffered);
+        // SAFETY: the caller keeps the handle open and the string unchanged during the call.
+        let (manager, path) = unsafe { (shared(manager, "manager")?, string(path, "path")?) };
+        let builder = manager.0.map_file(to_path(path)).writable(writable).buffered(buffered);
         builder.map().map(File).map_err(of_map)
     };
-    // SAFETY: the caller vouches for both.
+    // SAFETY: the caller vouches for `error` and `file`.
     unsafe { call(error, || hand_out(file, make)) }
 }
 
@@ -61,7 +60,7 @@ pub unsafe extern "C" fn pagoda_file_map(
 /// `file` is a handle or null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagoda_file_address(file: *const File) -> *mut c_void {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the handle is null, or the caller keeps it open during the call.
     unsafe { file.as_ref() }.map_or(std::ptr::null_mut(), |file| file.0.as_ptr().cast())
 }
 
@@ -71,7 +70,7 @@ pub unsafe extern "C" fn pagoda_file_address(file: *const File) -> *mut c_void {
 /// `file` is a handle or null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagoda_file_bytes(file: *const File) -> usize {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the handle is null, or the caller keeps it open during the call.
     unsafe { file.as_ref() }.map_or(0, |file| file.0.len())
 }
 
@@ -88,16 +87,16 @@ pub unsafe extern "C" fn pagoda_file_read_at(
     bytes: usize,
     error: *mut Error,
 ) -> Code {
-    let body = || {
-        // SAFETY: the caller vouches for both.
-        let (file, into) = unsafe { (shared(file, "file")?, bytes_mut(into, bytes)?) };
-        file.0.read_at(offset, into).map_err(of_file)
-    };
-    // SAFETY: the caller vouches for `error`.
-    unsafe { call(error, body) }
+    // SAFETY: the header asks the caller for the contracts of both calls, in the same words.
+    unsafe {
+        call_on(file, "file", error, |File(file)| {
+            check_part(offset, bytes, file.len())?;
+            file.read_at(offset, bytes_mut(into, bytes)?).map_err(of_file)
+        })
+    }
 }
 
-/// Copies into the file's memory. It is safe on the disk after pagoda_file_sync.
+/// Copies into the file's memory. pagoda_file_sync returns when it is on stable storage.
 ///
 /// # Safety
 /// `file` is a handle or null; `from` is valid for reads of `bytes`, and no part of the file's
@@ -110,13 +109,13 @@ pub unsafe extern "C" fn pagoda_file_write_at(
     bytes: usize,
     error: *mut Error,
 ) -> Code {
-    let body = || {
-        // SAFETY: the caller vouches for both.
-        let (file, from) = unsafe { (shared(file, "file")?, bytes_of(from, bytes)?) };
-        file.0.write_at(offset, from).map_err(of_file)
-    };
-    // SAFETY: the caller vouches for `error`.
-    unsafe { call(error, body) }
+    // SAFETY: the header asks the caller for the contracts of both calls, in the same words.
+    unsafe {
+        call_on(file, "file", error, |File(file)| {
+            check_part(offset, bytes, file.len())?;
+            file.write_at(offset, bytes_of(from, bytes)?).map_err(of_file)
+        })
+    }
 }
 
 /// Returns when all earlier writes are on stable storage.
@@ -125,18 +124,18 @@ pub unsafe extern "C" fn pagoda_file_write_at(
 /// `file` is a handle or null, `error` null or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagoda_file_sync(file: *const File, error: *mut Error) -> Code {
-    // SAFETY: the caller vouches for both.
-    unsafe { call(error, || shared(file, "file")?.0.sync().map_err(of_file)) }
+    // SAFETY: the caller vouches for the handle and for `error`.
+    unsafe { call_on(file, "file", error, |File(file)| file.sync().map_err(of_file)) }
 }
 
-/// Makes everything safe, as pagoda_file_sync does, and closes the handle whatever comes of it.
+/// Syncs as pagoda_file_sync does, and closes the handle also where that fails.
 ///
 /// # Safety
 /// `file` is a handle or null, and neither it nor its memory is used again; `error` is null or
 /// valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagoda_file_close(file: *mut File, error: *mut Error) -> Code {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller does not use the handle again, nor the memory behind it.
     let file = unsafe { take_back(file) };
     let body = || match file {
         Some(File(file)) => file.close().map_err(of_file),

@@ -1,10 +1,10 @@
 //! `libpagoda`: the library for C and C++. `pagoda.h` is made from this crate by cbindgen.
 //!
-//! Each call checks what it was given, does its work by the safe library, and turns the outcome
-//! into a code and a message. What a caller can't be checked for, that a pointer is one of ours or
-//! is valid for a length, is the caller's duty by the header. Nothing unwinds into C: a panic
-//! becomes a code. This crate must never hand out a pointer to anything but a handle of its own, a
-//! constant string, or the memory of a region.
+//! Each call checks its arguments, does its work by the safe library, and turns the outcome into a
+//! code and a message. A call can't check that a pointer is a handle of ours, or valid for a
+//! length: the header asks that of the caller. Nothing unwinds into C: a panic becomes a code. This
+//! crate must never hand out a pointer to anything but a handle of its own, a constant string, or
+//! the memory of a region.
 
 mod adopted;
 mod builder;
@@ -15,6 +15,17 @@ mod region;
 mod stop;
 
 use std::ffi::c_char;
+
+// By the header any thread may use a handle, and several at once one that is const.
+const fn used_by_any_thread<T: Send>() {}
+const fn used_by_several_threads<T: Send + Sync>() {}
+const _: () = {
+    used_by_any_thread::<builder::Builder>();
+    used_by_several_threads::<manager::Manager>();
+    used_by_several_threads::<region::Region>();
+    used_by_several_threads::<adopted::Adopted>();
+    used_by_several_threads::<file::File>();
+};
 
 /// The version of the library, like "0.1.0".
 #[unsafe(no_mangle)]

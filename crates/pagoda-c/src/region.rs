@@ -1,4 +1,4 @@
-//! Regions: memory of the manager's own.
+//! Regions: memory that the manager has mapped.
 //!
 //! This module must never make a slice of a length that it has not checked.
 
@@ -8,15 +8,15 @@ use pagoda::{AccessError, Bytes, PageOutError, RegionError};
 
 use crate::builder::base_page;
 use crate::error::{
-    Code, Error, Failure, alone, call, check_part, drop_quietly, hand_out, shared, take_back,
+    Code, Error, Failure, call, call_alone, call_on, check_part, drop_quietly, hand_out, shared, take_back,
 };
 use crate::manager::Manager;
 
-/// Managed memory: it reads as zero, takes nothing until it is touched, and leaves memory where its
-/// manager's budget is short.
+/// Managed memory: it reads as zero, takes no memory until it is touched, and is evicted where the
+/// budget of its manager is short.
 pub struct Region(pagoda::Region);
 
-/// For an error of making a region.
+/// The failure to make a region.
 pub fn of_region(error: RegionError) -> Failure {
     match error {
         RegionError::OtherProcess(error) => Failure::new(Code::OtherProcess, error),
@@ -24,16 +24,16 @@ pub fn of_region(error: RegionError) -> Failure {
     }
 }
 
-/// For an error of an access.
-pub fn of_access(error: AccessError) -> Failure {
+/// The failure of an access.
+fn of_access(error: AccessError) -> Failure {
     match error {
         AccessError::OtherProcess(error) => Failure::new(Code::OtherProcess, error),
         error => Failure::new(Code::Access, error),
     }
 }
 
-/// For an error of paging out.
-pub fn of_page_out(error: PageOutError) -> Failure {
+/// The failure to page out.
+fn of_page_out(error: PageOutError) -> Failure {
     match error {
         PageOutError::OtherProcess(error) => Failure::new(Code::OtherProcess, error),
         error => Failure::new(Code::Store, error),
@@ -56,7 +56,7 @@ pub unsafe extern "C" fn pagoda_region_create(
     error: *mut Error,
 ) -> Code {
     let make = || {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller keeps the handle open during the call.
         let mut builder = unsafe { shared(manager, "manager") }?.0.region(Bytes::new(bytes));
         if base_page_bytes != 0 {
             builder = builder.base_page(base_page(base_page_bytes)?);
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn pagoda_region_create(
         }
         builder.create().map(Region).map_err(of_region)
     };
-    // SAFETY: the caller vouches for both.
+    // SAFETY: the caller vouches for `error` and `region`.
     unsafe { call(error, || hand_out(region, make)) }
 }
 
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn pagoda_region_create(
 /// `region` is a handle or null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagoda_region_address(region: *const Region) -> *mut c_void {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the handle is null, or the caller keeps it open during the call.
     unsafe { region.as_ref() }.map_or(std::ptr::null_mut(), |region| region.0.as_ptr().cast())
 }
 
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn pagoda_region_address(region: *const Region) -> *mut c_
 /// `region` is a handle or null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagoda_region_bytes(region: *const Region) -> usize {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the handle is null, or the caller keeps it open during the call.
     unsafe { region.as_ref() }.map_or(0, |region| region.0.len())
 }
 
@@ -104,15 +104,12 @@ pub unsafe extern "C" fn pagoda_region_read_at(
     bytes: usize,
     error: *mut Error,
 ) -> Code {
-    let body = || {
-        // SAFETY: the caller vouches for it.
-        let region = unsafe { shared(region, "region") }?;
-        check_part(offset, bytes, region.0.len())?;
-        // SAFETY: the caller vouches for it.
-        region.0.read_at(offset, unsafe { bytes_mut(into, bytes) }?).map_err(of_access)
-    };
-    // SAFETY: the caller vouches for `error`.
-    unsafe { call(error, body) }
+    // SAFETY: the header asks the caller for the contracts of both calls, in the same words.
+    unsafe {
+        call_on_part(region, (offset, bytes), error, |region| {
+            region.read_at(offset, bytes_mut(into, bytes)?).map_err(of_access)
+        })
+    }
 }
 
 /// Copies into the region.
@@ -128,15 +125,32 @@ pub unsafe extern "C" fn pagoda_region_write_at(
     bytes: usize,
     error: *mut Error,
 ) -> Code {
-    let body = || {
-        // SAFETY: the caller vouches for it.
-        let region = unsafe { alone(region, "region") }?;
-        check_part(offset, bytes, region.0.len())?;
-        // SAFETY: the caller vouches for it.
-        region.0.write_at(offset, unsafe { bytes_of(from, bytes) }?).map_err(of_access)
-    };
-    // SAFETY: the caller vouches for `error`.
-    unsafe { call(error, body) }
+    // SAFETY: the header asks the caller for the contracts of both calls, in the same words.
+    unsafe {
+        call_alone(region, "region", error, |Region(region)| {
+            check_part(offset, bytes, region.len())?;
+            region.write_at(offset, bytes_of(from, bytes)?).map_err(of_access)
+        })
+    }
+}
+
+/// Runs the body of a call on a part of a region, if the part is within the region.
+///
+/// # Safety
+/// As for [`call_on`].
+unsafe fn call_on_part(
+    region: *const Region,
+    (offset, bytes): (usize, usize),
+    error: *mut Error,
+    body: impl FnOnce(&pagoda::Region) -> Result<(), Failure>,
+) -> Code {
+    // SAFETY: this function's contract is that of the call.
+    unsafe {
+        call_on(region, "region", error, |Region(region)| {
+            check_part(offset, bytes, region.len())?;
+            body(region)
+        })
+    }
 }
 
 /// Discards whole OS pages (4096 bytes): they read zero afterwards and hold nothing.
@@ -150,23 +164,17 @@ pub unsafe extern "C" fn pagoda_region_discard(
     bytes: usize,
     error: *mut Error,
 ) -> Code {
-    let body = || {
-        // SAFETY: the caller vouches for it.
-        let region = unsafe { shared(region, "region") }?;
-        check_part(offset, bytes, region.0.len())?;
-        region.0.discard(offset, bytes).map_err(|error| {
-            Failure::new(
-                Code::Memory,
-                format!("could not discard a part of the region ({error}); give whole OS pages"),
-            )
+    let discard = |region: &pagoda::Region| {
+        region.discard(offset, bytes).map_err(|error| {
+            Failure::giving_back("could not discard a part of the region", error, "give whole OS pages")
         })
     };
-    // SAFETY: the caller vouches for `error`.
-    unsafe { call(error, body) }
+    // SAFETY: the caller vouches for the handle and for `error`.
+    unsafe { call_on_part(region, (offset, bytes), error, discard) }
 }
 
 /// Stores the pages of a part and gives their memory to others: for pages that are not needed for a
-/// while. Waits for the compression, and for the disk where that is full.
+/// while. Waits for the compression, and for the disk where the store's memory is full.
 ///
 /// # Safety
 /// `region` is a handle or null, `error` null or valid.
@@ -177,14 +185,12 @@ pub unsafe extern "C" fn pagoda_region_page_out(
     bytes: usize,
     error: *mut Error,
 ) -> Code {
-    let body = || {
-        // SAFETY: the caller vouches for it.
-        let region = unsafe { shared(region, "region") }?;
-        check_part(offset, bytes, region.0.len())?;
-        if bytes == 0 { Ok(()) } else { region.0.page_out(offset, bytes).map_err(of_page_out) }
+    let page_out = |region: &pagoda::Region| match bytes {
+        0 => Ok(()),
+        _ => region.page_out(offset, bytes).map_err(of_page_out),
     };
-    // SAFETY: the caller vouches for `error`.
-    unsafe { call(error, body) }
+    // SAFETY: the caller vouches for the handle and for `error`.
+    unsafe { call_on_part(region, (offset, bytes), error, page_out) }
 }
 
 /// Swaps the pages of a part in, up to a quarter of the budget.
@@ -198,36 +204,37 @@ pub unsafe extern "C" fn pagoda_region_prefetch(
     bytes: usize,
     error: *mut Error,
 ) -> Code {
-    let body = || {
-        // SAFETY: the caller vouches for it.
-        let region = unsafe { shared(region, "region") }?;
-        check_part(offset, bytes, region.0.len())?;
-        if bytes == 0 { Ok(()) } else { region.0.prefetch(offset, bytes).map(drop).map_err(of_access) }
+    let prefetch = |region: &pagoda::Region| match bytes {
+        0 => Ok(()),
+        _ => region.prefetch(offset, bytes).map(drop).map_err(of_access),
     };
-    // SAFETY: the caller vouches for `error`.
-    unsafe { call(error, body) }
+    // SAFETY: the caller vouches for the handle and for `error`.
+    unsafe { call_on_part(region, (offset, bytes), error, prefetch) }
 }
 
-/// Frees the region. Its addresses are no memory any more.
+/// Frees the region. Its addresses are not mapped afterwards.
 ///
 /// # Safety
 /// `region` is a handle or null, and neither it nor its memory is used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagoda_region_close(region: *mut Region) {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller does not use the handle again, nor the memory behind it.
     drop_quietly(unsafe { take_back(region) });
 }
 
 /// The caller's memory, to be written.
 ///
 /// # Safety
-/// `into` is null or valid for writes of `bytes`, and nothing else uses it meanwhile.
+/// `into` is null or valid for writes of `bytes`, and nothing else uses it meanwhile. `bytes` is at
+/// most the length of a mapping.
 pub unsafe fn bytes_mut<'a>(into: *mut c_void, bytes: usize) -> Result<&'a mut [u8], Failure> {
     match bytes {
         0 => Ok(&mut []),
         _ if into.is_null() => Err(Failure::argument("into", "is null; give memory of that length")),
-        // SAFETY: it is not null, and the caller vouches for its length. Bytes of any value are
-        // bytes; that they may be uninitialized matters to no one, for they are only written.
+        // SAFETY: it is not null, and by this function's contract valid for writes of this length,
+        // which is below the greatest of a slice. C may not have initialized it. Each byte has some
+        // value all the same, since this library is compiled apart from the C code, and the calls
+        // that take the slice only write it.
         _ => Ok(unsafe { std::slice::from_raw_parts_mut(into.cast(), bytes) }),
     }
 }
@@ -235,12 +242,14 @@ pub unsafe fn bytes_mut<'a>(into: *mut c_void, bytes: usize) -> Result<&'a mut [
 /// The caller's memory, to be read.
 ///
 /// # Safety
-/// `from` is null or valid for reads of `bytes`, and nothing writes it meanwhile.
+/// `from` is null or valid for reads of `bytes`, and nothing writes it meanwhile. `bytes` is at
+/// most the length of a mapping.
 pub unsafe fn bytes_of<'a>(from: *const c_void, bytes: usize) -> Result<&'a [u8], Failure> {
     match bytes {
         0 => Ok(&[]),
         _ if from.is_null() => Err(Failure::argument("from", "is null; give memory of that length")),
-        // SAFETY: it is not null, and the caller vouches for its length.
+        // SAFETY: it is not null, and by this function's contract valid for reads of this length,
+        // which is below the greatest of a slice. Nothing writes it meanwhile.
         _ => Ok(unsafe { std::slice::from_raw_parts(from.cast(), bytes) }),
     }
 }

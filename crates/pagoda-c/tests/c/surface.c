@@ -1,5 +1,6 @@
-// All of the surface that the example does not use: what is refused and how that is told, adopted memory, files, threads, a fork,
-// the abort hook, and with --measure what a call costs. 77 where nothing can be managed. Compiles as C11 and as C++17.
+// Tests the calls that the example does not use: refusals and their messages, adopted memory, files, threads, a fork, and the
+// abort hook. With --measure it prints the cost of a call instead. It ends with 77 where no manager can be made. Compiles as C11
+// and as C++17.
 
 #include <pthread.h>
 #include <stdio.h>
@@ -54,7 +55,7 @@ static void what_is_refused(void) {
     REFUSED(pagoda_region_create(NULL, PAGE, 0, 0, &region, &error), PAGODA_CODE_ARGUMENT, "manager is null");
     CHECK(region == NULL);
     REFUSED(pagoda_set_abort_hook(NULL, NULL, &error), PAGODA_CODE_ARGUMENT, "hook is null");
-    // Without a place for the message there is the code.
+    // The message is optional: null is allowed for it.
     CHECK(pagoda_builder_build(NULL, &manager, NULL) == PAGODA_CODE_ARGUMENT);
     pagoda_builder_close(NULL);
     pagoda_region_close(NULL);
@@ -74,7 +75,7 @@ static void a_region(pagoda_manager *manager) {
     OK(pagoda_region_write_at(region, MIB - 4, word, sizeof word, &error));
     unsigned char *memory = (unsigned char *)pagoda_region_address(region);
     CHECK(memcmp(memory + MIB - 4, word, sizeof word) == 0);
-    // Pages that a thread of the manager still has stay for a moment.
+    // Pages that a thread of the manager holds may stay in memory: only the content is checked.
     OK(pagoda_region_page_out(region, 0, 2 * MIB, &error));
     OK(pagoda_region_prefetch(region, 0, 2 * MIB, &error));
     OK(pagoda_region_page_out(region, 5, 0, &error));
@@ -106,7 +107,7 @@ static void figures(pagoda_manager *manager) {
     OK(pagoda_manager_counter(manager, "faults", &faults, &error));
     CHECK(faults >= stats.faults);
     REFUSED(pagoda_manager_counter(manager, "fault", &faults, &error), PAGODA_CODE_ARGUMENT, "no counter");
-    REFUSED(pagoda_manager_set_budget(manager, 1, &error), PAGODA_CODE_BUDGET, "");
+    REFUSED(pagoda_manager_set_budget(manager, 1, &error), PAGODA_CODE_BUDGET, "at least");
 }
 
 static void adopted_memory(pagoda_manager *manager) {
@@ -166,7 +167,7 @@ struct reader {
     const pagoda_region *region;
 };
 
-// Calls with a const handle run beside each other. Errors are each thread's own.
+// Several threads make calls with one const handle. Each thread has an error of its own.
 static void *read_all(void *given) {
     const struct reader *reader = (const struct reader *)given;
     pagoda_error own;
@@ -182,6 +183,8 @@ static void *read_all(void *given) {
 static void threads(pagoda_manager *manager) {
     pagoda_region *region = NULL;
     struct reader readers[4];
+    pagoda_stats before, after;
+    OK(pagoda_manager_stats(manager, &before, &error));
     OK(pagoda_region_create(manager, 96 * MIB, 0, 0, &region, &error));
     unsigned char *memory = (unsigned char *)pagoda_region_address(region);
     for (size_t at = 0; at < 96 * MIB; at += PAGE) {
@@ -196,6 +199,9 @@ static void threads(pagoda_manager *manager) {
         void *failed = NULL;
         CHECK(pthread_join(readers[at].thread, &failed) == 0 && failed == NULL);
     }
+    // Twice the budget: pages came from the store.
+    OK(pagoda_manager_stats(manager, &after, &error));
+    CHECK(after.budget_bytes == 48 * MIB && after.faults_stored > before.faults_stored);
     pagoda_region_close(region);
 }
 
@@ -207,7 +213,11 @@ static void a_child(pagoda_manager *manager) {
     if (child == 0) {
         unsigned char back[8];
         REFUSED(pagoda_region_read_at(region, 0, back, 8, &error), PAGODA_CODE_OTHER_PROCESS, "child");
+        REFUSED(pagoda_region_discard(region, 0, PAGE, &error), PAGODA_CODE_OTHER_PROCESS, "child");
         REFUSED(pagoda_manager_set_budget(manager, 64 * MIB, &error), PAGODA_CODE_OTHER_PROCESS, "child");
+        pagoda_stats stats;
+        OK(pagoda_manager_stats(manager, &stats, &error));
+        CHECK(stats.budget_bytes == 0);
         pagoda_region_close(region);
         pagoda_manager_close(manager);
         _exit(42);
@@ -229,7 +239,7 @@ static double ns_now(void) {
     return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
 }
 
-// A call's cost on memory that is there, beside what it is for.
+// The cost of calls on memory that is resident, beside that of memcpy.
 static void measure(pagoda_manager *manager) {
     enum { CALLS = 200000 };
     pagoda_region *region = NULL;
@@ -245,7 +255,7 @@ static void measure(pagoda_manager *manager) {
     }
     double bytes = ns_now();
     for (int at = 0; at < CALLS; at++) {
-        pagoda_region_read_at(region, (size_t)(at % 256) * PAGE, page, PAGE, &error);
+        OK(pagoda_region_read_at(region, (size_t)(at % 256) * PAGE, page, PAGE, &error));
     }
     double read = ns_now();
     for (int at = 0; at < CALLS; at++) {
@@ -254,7 +264,7 @@ static void measure(pagoda_manager *manager) {
     }
     double copied = ns_now();
     for (int at = 0; at < CALLS; at++) {
-        pagoda_manager_stats(manager, &stats, &error);
+        OK(pagoda_manager_stats(manager, &stats, &error));
     }
     double told_all = ns_now();
     printf("a call %.0f ns, read_at of 4 KiB %.0f ns, memcpy of 4 KiB %.0f ns, stats %.0f ns\n", (bytes - begun) / CALLS,
