@@ -1,10 +1,9 @@
-"""What a fault costs that is met with the GIL held: the thread that waits for the page keeps all others of Python waiting.
+"""The cost of faults with the GIL held: the thread that waits for a page keeps all other threads of Python waiting.
 
-One thread reads single elements, each on a page that is swapped out; `array[i]` does not release the GIL. Another one only
-notes the time, again and again. The table has, for each way to serve faults and each place of the pages: the median and the
-99th percentile of such a read in µs, and how the other thread fares beside it: the share of the turns that it has beside
-the same reads of pages in memory, and the longest time without a turn, in ms. Of that 5 ms are Python's own: so long a
-thread keeps the GIL where nothing releases it.
+One thread reads single elements, each on a page that is swapped out; `array[i]` does not release the GIL. A second thread
+takes turns: each turn notes the time. The table has, for each way to serve faults and each place of the pages: the median
+and the 99th percentile of a read in µs, the turns of the second thread as a share of those it takes beside reads of
+resident pages, and the longest time without a turn, in ms. 5 ms of that are Python's own: its switch interval.
 
     python bench/gil.py [--reads 4000] [--directory /var/tmp]
 """

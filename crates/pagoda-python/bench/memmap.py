@@ -1,7 +1,7 @@
 """A file of rows larger than memory: Pagoda's memmap beside numpy.memmap, as it is and with MADV_RANDOM, and zarr with Blosc.
 
 Each side runs in processes of its own below one memory cgroup, with the same limit for all that they take: Python, arrays
-and the kernel's cache. What the kernel has of the files is dropped before each. A round runs all sides once for each row,
+and the kernel's cache. The kernel's cache of the files is dropped before each. A round runs all sides once for each row,
 one after another. It prints a table of medians, in seconds, and of ratios from the least to the most of any round: above 1
 Pagoda is faster.
 
@@ -24,9 +24,9 @@ import tempfile
 import time
 
 WIDTH = 1024  # float32 a row: one OS page
-BLOCK = 4096  # rows at a time of what goes through all of them: 16 MiB
+BLOCK = 4096  # rows at a time of a sequential pass: 16 MiB
 CHUNK = 256  # rows of a chunk of zarr's: 1 MiB
-# Of the limit, for what is not in the manager's budget: Python, NumPy, a block, the manager's tables.
+# The part of the limit that is not in the manager's budget: Python, NumPy, a block, the manager's tables.
 REST_MIB = 96
 SIDES = ("pagoda", "memmap", "madv-random", "zarr")
 WORK = ("random rows", "sum", "write", "x2 in place")
@@ -45,7 +45,7 @@ def content(rows):
 
 
 def opened(side, path, rows, memory_mib):
-    """The array of a side, and what makes its writes safe."""
+    """The array of a side, and a call that returns when its writes are on stable storage."""
     import numpy as np
 
     if side == "zarr":
@@ -167,7 +167,7 @@ def table(runs, arguments):
 
 
 def expect_same_sums(runs):
-    """All sides have read the same rows: else a figure is of nothing."""
+    """Checks that all sides have read the same rows. Rows of the table that only write have no sum."""
     for name in WORK:
         totals = [run["total"] for run in runs if run["work"] == name]
         if max(totals) - min(totals) > abs(max(totals)) * 1e-6:
@@ -191,7 +191,7 @@ def main():
         return
     if arguments.memory < 2 * REST_MIB:
         sys.exit(f"--memory {arguments.memory}: {2 * REST_MIB} MiB is the least that has room for Python and a budget")
-    # So that what follows is undone by a signal as well.
+    # A signal, too, removes the files and the cgroup below.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
     group = CGROUPS / f"pagoda-python-bench-{os.getpid()}"
     try:

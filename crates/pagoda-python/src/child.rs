@@ -1,8 +1,8 @@
 //! Forked children and ending processes.
 //!
-//! A child has none of the memory: its calls are refused, and the addresses of its parent's arrays
-//! are closed, so that nothing else comes to lie there. A process that ends writes its files. This
-//! module must never let a child act on its parent's memory.
+//! In a child the memory is not mapped. Its calls are refused, and the addresses of its parent's
+//! arrays are closed, so that nothing else is mapped there. A process that ends writes its files.
+//! This module must never let a child act on its parent's memory.
 
 use pagoda_core::page::OS_PAGE;
 use pagoda_linux::mem::absent::close_in_child;
@@ -26,8 +26,8 @@ pub(crate) fn forked() -> PyResult<()> {
     close_in_child(&ranges, LINE).map_err(|error| system_error(&error))
 }
 
-/// Writes all files, as a shared mapping's writes outlive its process, too. An error is shown as
-/// one in a destructor is.
+/// Writes all files, when Python ends: writes to a shared mapping outlive its process, too. An
+/// error is printed, as that of a destructor is.
 #[pyfunction]
 pub(crate) fn flush_all(py: Python<'_>) {
     for member in members() {

@@ -1,7 +1,7 @@
 //! The library's errors as Python's own exceptions, with the same words.
 //!
-//! An error of the operating system is an `OSError` with its number, from which Python chooses
-//! `FileNotFoundError` and its like. This module must never drop the part of a message that says
+//! An error of the operating system is an `OSError` with its number. From that Python chooses
+//! `FileNotFoundError` and the like. This module must never drop the part of a message that says
 //! what to do.
 
 use std::io;
@@ -22,7 +22,7 @@ pub(crate) fn system_error(error: &io::Error) -> PyErr {
     of_the_system(Errno::from(error), error.to_string())
 }
 
-/// Something that was closed.
+/// A use of a region, a file or a manager that is closed.
 pub(crate) fn closed(what: &str) -> PyErr {
     PyValueError::new_err(format!("the {what} is closed; make another one"))
 }
@@ -35,7 +35,8 @@ fn of_the_system(errno: Errno, message: String) -> PyErr {
     }
 }
 
-/// A manager did not start. `is_refused` in the mode for system calls, where user mode would do.
+/// A manager did not start. `allows_user_mode` if the mode for system calls was asked for, and user
+/// mode would have been allowed: the message names it then.
 pub(crate) fn start(error: StartError, allows_user_mode: bool) -> PyErr {
     match error {
         StartError::Userfaultfd(_) if allows_user_mode => PyPermissionError::new_err(format!(

@@ -5,11 +5,12 @@
 //! | file | purpose |
 //! |---|---|
 //! | `manager` | a manager: its options, its figures, and how it is closed |
+//! | `exporter` | the base of `Region` and `File`: their length, buffers, and how they are closed |
 //! | `region` | memory for arrays; pinned parts of it |
 //! | `file` | a file as memory |
-//! | `memory` | a piece of memory behind either, until it is closed; the list of all |
-//! | `views` | how many views of memory are alive, and the buffers that make them |
-//! | `child` | forked children, which have none of the memory, and processes that end |
+//! | `memory` | the memory of a region or a file, until it is closed; the list of all |
+//! | `views` | the number of views of memory that are alive, and the buffers that make them |
+//! | `child` | forked children, in which the memory is not mapped, and the end of the process |
 //! | `errors` | errors of the library as Python's exceptions |
 //!
 //! The protocol with Python: no thread of the engine ever takes the interpreter's lock, so that a
@@ -21,6 +22,7 @@ use pyo3::prelude::*;
 
 mod child;
 mod errors;
+mod exporter;
 mod file;
 mod manager;
 mod memory;
@@ -28,10 +30,13 @@ mod region;
 mod views;
 
 /// Memory within a budget, for the package `pagoda`.
-#[pymodule]
+// Counts of views are only right with the interpreter's lock, which Python without it then takes.
+#[pymodule(gil_used = true)]
 mod _pagoda {
     #[pymodule_export]
     use super::child::{flush_all, forked};
+    #[pymodule_export]
+    use super::exporter::Exporter;
     #[pymodule_export]
     use super::file::File;
     #[pymodule_export]
@@ -42,8 +47,8 @@ mod _pagoda {
     use super::views::View;
 }
 
-/// Frees what may take a while, for the destructor of a Python object. While the interpreter ends
-/// nothing else of Python runs that could wait.
+/// Drops a value whose destructor may block, without the interpreter's lock: for destructors of
+/// Python objects. Where the interpreter is ending, the lock is left as it is.
 fn free_without_gil(value: impl Send) {
     let mut value = Some(value);
     Python::try_attach(|py| py.detach(|| drop(value.take())));

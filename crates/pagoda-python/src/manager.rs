@@ -51,6 +51,8 @@ pub(crate) struct Manager {
 }
 
 impl Manager {
+    /// The library's manager. It may be the last reference to it: drop it without the
+    /// interpreter's lock.
     fn get(&self) -> PyResult<Arc<pagoda::Manager>> {
         self.maker.check_process()?;
         let manager = self.manager.lock().unwrap_or_else(PoisonError::into_inner);
@@ -110,27 +112,28 @@ impl Manager {
 
     /// Memory of `nbytes` (a number or text like "2G") that reads as zero: a `Region`, for what
     /// takes the buffer protocol. It takes nothing of the budget until it is written.
-    fn region(&self, py: Python<'_>, nbytes: Size) -> PyResult<Region> {
+    fn region(&self, py: Python<'_>, nbytes: Size) -> PyResult<Py<Region>> {
         let manager = self.get()?;
-        let region = py.detach(|| manager.region(nbytes.0).create()).map_err(errors::region)?;
-        Region::new(region, nbytes.0.as_usize(), self.number)
+        let region = py.detach(move || manager.region(nbytes.0).create()).map_err(errors::region)?;
+        Region::create(py, region, nbytes.0.as_usize(), self.number)
     }
 
     /// All of the file at `path` as memory: a `File`. With `buffered` it goes through the kernel's
     /// cache, which is in no budget, for file systems without direct I/O.
     #[pyo3(signature = (path, *, writable = false, buffered = false))]
-    fn file(&self, py: Python<'_>, path: PathBuf, writable: bool, buffered: bool) -> PyResult<File> {
+    fn file(&self, py: Python<'_>, path: PathBuf, writable: bool, buffered: bool) -> PyResult<Py<File>> {
         let manager = self.get()?;
-        let map = || manager.map_file(&path).writable(writable).buffered(buffered).map();
+        let named = path.clone();
+        let map = move || manager.map_file(named).writable(writable).buffered(buffered).map();
         let file = py.detach(map).map_err(errors::map_file)?;
-        File::new(file, path, writable, self.number)
+        File::create(py, file, path, writable, self.number)
     }
 
     /// All figures, by the names of the book's page "Reference: the keys of --stats": numbers of
     /// bytes where the name ends in `_bytes`.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let manager = self.get()?;
-        let stats = py.detach(|| manager.stats());
+        let stats = py.detach(move || manager.stats());
         let dict = PyDict::new(py);
         for (name, value) in stats.fields() {
             dict.set_item(name, value)?;
@@ -142,7 +145,7 @@ impl Manager {
     /// at once; a smaller one is reached in the background.
     fn set_budget(&self, py: Python<'_>, budget: Size) -> PyResult<()> {
         let manager = self.get()?;
-        let set = py.detach(|| manager.set_budget(budget.0));
+        let set = py.detach(move || manager.set_budget(budget.0));
         set.map_err(|error| PyValueError::new_err(error.to_string()))
     }
 
@@ -152,10 +155,10 @@ impl Manager {
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let own = || members().into_iter().filter(|member| member.manager() == self.number);
         own().try_for_each(|member| member.expect_no_views())?;
-        // The first error of several is told, and all are closed.
+        // All are closed. The first error is returned.
         let closed = own().map(|member| member.close(py)).fold(Ok(()), PyResult::and);
         let manager = self.take();
-        py.detach(|| drop(manager));
+        py.detach(move || drop(manager));
         closed
     }
 
@@ -163,8 +166,8 @@ impl Manager {
         slf
     }
 
-    /// With an error under way its frames may hold arrays: the manager stays until those are gone,
-    /// and the error is not hidden by another one.
+    /// Closes it. If an error leaves the block, its frames may hold arrays: then a refused close
+    /// does not hide the error, and the manager stays until the arrays are gone.
     fn __exit__(
         &self,
         py: Python<'_>,
@@ -178,7 +181,7 @@ impl Manager {
 
     fn __repr__(&self, py: Python<'_>) -> String {
         let Ok(manager) = self.get() else { return "<pagoda.Manager, closed>".to_owned() };
-        let stats = py.detach(|| manager.stats());
+        let stats = py.detach(move || manager.stats());
         let [budget, resident, stored, takes, spilled] = [
             stats.budget_bytes,
             stats.resident_bytes,
@@ -200,7 +203,7 @@ impl Drop for Manager {
     }
 }
 
-/// Tells of a budget that is passed, on a thread that the library starts for it.
+/// Warns that the budget is passed. The library calls it on a thread of its own.
 fn warn(exhausted: Exhausted) {
     let message = format!(
         "pagoda: the budget is passed by {}: {} (or name a spill_to)",

@@ -1,15 +1,13 @@
-//! A piece of memory of a manager, behind the Python objects that show it, until it is closed.
+//! The memory of a region or a file, which its Python objects share until it is closed.
 //!
-//! All pieces of the process are in one list, weakly. By it a manager that is closed finds its own,
-//! a process that ends finds the files to write, and a forked child the addresses that it has not.
-//! This module must never close memory that has views.
+//! One list has weak references to all memory of the process. By it a manager that is closed finds
+//! its own memory, a process that ends finds the files to write, and a forked child finds the
+//! addresses that are not mapped in it. This module must never close memory that has views.
 
-use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use pyo3::prelude::*;
-use pyo3::{PyClass, ffi};
 
 use crate::errors::closed;
 use crate::free_without_gil;
@@ -17,17 +15,17 @@ use crate::views::{Buffer, Views};
 
 /// Memory of the library: a region or a file.
 pub(crate) trait Backing: Send + Sync + 'static {
-    /// Its name for people.
+    /// Its name in messages.
     const NAME: &'static str;
 
     /// Its first byte, valid as long as it lives.
     fn address(&self) -> *mut u8;
 
-    /// Makes safe what was written. May block.
+    /// Returns when all earlier writes are on stable storage. May block.
     fn flush(&self) -> PyResult<()>;
 }
 
-/// The numbers of managers, to tell their memory apart.
+/// The number of the next manager. Memory has the number of its manager.
 static MANAGERS: AtomicU64 = AtomicU64::new(0);
 
 /// A number for a manager.
@@ -35,18 +33,18 @@ pub(crate) fn new_manager() -> u64 {
     MANAGERS.fetch_add(1, Ordering::Relaxed)
 }
 
-/// A piece of memory, shared by what shows it.
+/// The memory of a region or a file.
 pub(crate) struct Memory<T: Backing> {
     /// Until it is closed.
     backing: Mutex<Option<Arc<T>>>,
-    pub(crate) views: Views,
+    views: Views,
     pub(crate) bytes: usize,
     is_read_only: bool,
     manager: u64,
 }
 
 impl<T: Backing> Memory<T> {
-    /// Of a manager's, with `bytes` that may be used.
+    /// The memory of a backing of a manager. Python may use its first `bytes`.
     pub(crate) fn new(backing: T, bytes: usize, is_read_only: bool, manager: u64) -> PyResult<Arc<Self>> {
         let views = Views::none()?;
         let backing = Mutex::new(Some(Arc::new(backing)));
@@ -56,37 +54,10 @@ impl<T: Backing> Memory<T> {
         Ok(memory)
     }
 
-    /// The library's own, unless it is closed.
+    /// The backing. An error if it is closed, and in a forked child.
     pub(crate) fn get(&self) -> PyResult<Arc<T>> {
         self.views.check_process()?;
         self.backing().ok_or_else(|| closed(T::NAME))
-    }
-
-    pub(crate) fn is_closed(&self) -> bool {
-        self.backing().is_none()
-    }
-
-    /// All of it, for a view. The library's memory is readable, and writable unless it is of a file
-    /// that is only read, until it is closed.
-    pub(crate) fn buffer(&self) -> PyResult<Buffer> {
-        let address = self.get()?.address();
-        Ok(Buffer { address, bytes: self.bytes, is_read_only: self.is_read_only })
-    }
-
-    /// Makes a buffer of all of it, for its Python object `shown`.
-    ///
-    /// # Safety
-    /// Python calls `bf_getbuffer` with this buffer. `shown` keeps this memory.
-    pub(crate) unsafe fn fill<P: PyClass>(
-        &self,
-        shown: &Bound<'_, P>,
-        buffer: *mut ffi::Py_buffer,
-        flags: c_int,
-    ) -> PyResult<()> {
-        let memory = self.buffer()?;
-        // SAFETY: the caller vouches for the buffer. The memory is valid until `close`, which is
-        // refused as long as there are views, or until `shown` is gone.
-        unsafe { crate::views::fill(shown, &self.views, &memory, buffer, flags) }
     }
 
     fn backing(&self) -> Option<Arc<T>> {
@@ -104,16 +75,22 @@ impl<T: Backing> Drop for Memory<T> {
     }
 }
 
-/// A piece of memory of any kind.
+/// [`Memory`] of either type of backing.
 pub(crate) trait Member: Send + Sync {
     /// The number of its manager.
     fn manager(&self) -> u64;
-    /// Where it is, with its length in bytes. None once it is closed.
+    /// Its address and length in bytes. None once it is closed.
     fn place(&self) -> Option<(usize, usize)>;
+    /// Its length for Python.
+    fn bytes(&self) -> usize;
+    fn is_closed(&self) -> bool;
     fn views(&self) -> &Views;
+    /// All of it, for a view. Valid for reads until it is closed, and for writes unless it is a
+    /// file that is only read. An error if it is closed, and in a forked child.
+    fn buffer(&self) -> PyResult<Buffer>;
     /// An error that says how many views it has, if there are any.
     fn expect_no_views(&self) -> PyResult<()>;
-    /// Makes safe what was written, without the interpreter's lock.
+    /// Returns when all earlier writes are on stable storage. Releases the interpreter's lock.
     fn flush(&self, py: Python<'_>) -> PyResult<()>;
     /// Flushes and frees it, unless it has views. It is closed whatever comes of the flush.
     fn close(&self, py: Python<'_>) -> PyResult<()>;
@@ -128,8 +105,21 @@ impl<T: Backing> Member for Memory<T> {
         self.backing().map(|backing| (backing.address().addr(), self.bytes))
     }
 
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn is_closed(&self) -> bool {
+        self.backing().is_none()
+    }
+
     fn views(&self) -> &Views {
         &self.views
+    }
+
+    fn buffer(&self) -> PyResult<Buffer> {
+        let address = self.get()?.address();
+        Ok(Buffer { address, bytes: self.bytes, is_read_only: self.is_read_only })
     }
 
     fn expect_no_views(&self) -> PyResult<()> {
@@ -138,7 +128,7 @@ impl<T: Backing> Member for Memory<T> {
 
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         let backing = self.get()?;
-        py.detach(|| backing.flush())
+        py.detach(move || backing.flush())
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
@@ -146,14 +136,15 @@ impl<T: Backing> Member for Memory<T> {
         let Some(backing) = self.take() else { return Ok(()) };
         // A forked child has nothing to flush.
         let is_here = self.views.check_process().is_ok();
-        py.detach(|| if is_here { backing.flush() } else { Ok(()) })
+        // Freeing it may block as well, so that it moves into the call without the lock.
+        py.detach(move || if is_here { backing.flush() } else { Ok(()) })
     }
 }
 
 /// All memory of this process. Locked for a moment, with the interpreter's lock held.
 static MEMBERS: Mutex<Vec<Weak<dyn Member>>> = Mutex::new(Vec::new());
 
-/// As many as there are pieces of memory: those that are gone leave when the list is full.
+/// Puts memory on the list. Before the list grows, memory that is gone is taken off.
 fn enter(member: Weak<dyn Member>) {
     let mut members = MEMBERS.lock().unwrap_or_else(PoisonError::into_inner);
     if members.len() == members.capacity() {
@@ -168,7 +159,7 @@ pub(crate) fn members() -> Vec<Arc<dyn Member>> {
     members.iter().filter_map(Weak::upgrade).collect()
 }
 
-/// Takes all memory off the list, which is of the process that a child was forked from.
+/// Takes all memory off the list, in a forked child: it is the parent's.
 pub(crate) fn forget_members() {
     MEMBERS.lock().unwrap_or_else(PoisonError::into_inner).clear();
 }

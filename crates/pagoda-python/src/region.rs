@@ -2,20 +2,18 @@
 //!
 //! This module must never release the interpreter's lock with a lock of its own held.
 
-use std::ffi::c_int;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pagoda::Pinned;
 use pyo3::exceptions::PyIndexError;
-use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use self_cell::self_cell;
 
 use crate::errors;
+use crate::exporter::Exporter;
 use crate::free_without_gil;
 use crate::memory::{Backing, Member, Memory};
-use crate::views::View;
 
 impl Backing for pagoda::Region {
     const NAME: &'static str = "region";
@@ -34,17 +32,24 @@ impl Backing for pagoda::Region {
 ///
 /// It is freed when it and all its views are gone, or by `close`. Leaving its `with` block closes
 /// it.
-#[pyclass(frozen, module = "pagoda")]
+#[pyclass(frozen, extends = Exporter, module = "pagoda")]
 pub(crate) struct Region {
     memory: Arc<Memory<pagoda::Region>>,
 }
 
 impl Region {
-    pub(crate) fn new(region: pagoda::Region, bytes: usize, manager: u64) -> PyResult<Self> {
-        Ok(Self { memory: Memory::new(region, bytes, false, manager)? })
+    /// The Python object of a region, of which `bytes` may be used.
+    pub(crate) fn create(
+        py: Python<'_>,
+        region: pagoda::Region,
+        bytes: usize,
+        manager: u64,
+    ) -> PyResult<Py<Self>> {
+        let memory = Memory::new(region, bytes, false, manager)?;
+        Exporter::derive(py, memory.clone(), Self { memory })
     }
 
-    /// The length of a part, from `offset` to the end where it is not said.
+    /// The length of the part from `offset` on: `length`, or all up to the end.
     fn part(&self, offset: usize, length: Option<usize>) -> PyResult<usize> {
         let left = self.memory.bytes.checked_sub(offset).filter(|left| *left > 0);
         let length =
@@ -58,24 +63,12 @@ impl Region {
 
 #[pymethods]
 impl Region {
-    /// Its length in bytes.
-    #[getter]
-    fn nbytes(&self) -> usize {
-        self.memory.bytes
-    }
-
-    /// Whether it was closed.
-    #[getter]
-    fn closed(&self) -> bool {
-        self.memory.is_closed()
-    }
-
     /// Where its content is, in bytes: `resident` (an access waits for nothing), `staged` (evicted
     /// with its frame intact), `compressed`, `spilled` (both before compression) and `empty` (never
     /// written; takes no memory). Their sum is the length, rounded up.
     fn usage<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let region = self.memory.get()?;
-        let usage = py.detach(|| region.usage());
+        let usage = py.detach(move || region.usage());
         let dict = PyDict::new(py);
         let parts = [
             ("resident", usage.resident),
@@ -95,22 +88,22 @@ impl Region {
     #[pyo3(signature = (offset = 0, length = None))]
     fn prefetch(&self, py: Python<'_>, offset: usize, length: Option<usize>) -> PyResult<usize> {
         let (region, length) = (self.memory.get()?, self.part(offset, length)?);
-        py.detach(|| region.prefetch(offset, length)).map_err(errors::access)
+        py.detach(move || region.prefetch(offset, length)).map_err(errors::access)
     }
 
     /// Advises that a part is needed soon: a thread of the manager prefetches it. Returns at once.
     #[pyo3(signature = (offset = 0, length = None))]
     fn will_need(&self, py: Python<'_>, offset: usize, length: Option<usize>) -> PyResult<()> {
         let (region, length) = (self.memory.get()?, self.part(offset, length)?);
-        py.detach(|| region.will_need(offset, length)).map_err(errors::access)
+        py.detach(move || region.will_need(offset, length)).map_err(errors::access)
     }
 
-    /// Compresses a part and gives its memory to others, until it is touched again. Releases the
+    /// Stores a part, and gives its memory to other pages until it is touched again. Releases the
     /// GIL.
     #[pyo3(signature = (offset = 0, length = None))]
     fn page_out(&self, py: Python<'_>, offset: usize, length: Option<usize>) -> PyResult<()> {
         let (region, length) = (self.memory.get()?, self.part(offset, length)?);
-        py.detach(|| region.page_out(offset, length)).map_err(errors::page_out)
+        py.detach(move || region.page_out(offset, length)).map_err(errors::page_out)
     }
 
     /// Swaps a part in and keeps it in memory for a `with` block, in which a system call may use it
@@ -119,50 +112,15 @@ impl Region {
     #[pyo3(signature = (offset = 0, length = None))]
     fn pin(&self, py: Python<'_>, offset: usize, length: Option<usize>) -> PyResult<Pin> {
         let (region, length) = (self.memory.get()?, self.part(offset, length)?);
-        let held = py.detach(|| Held::try_new(region, |region| region.pin(offset, length)));
+        let held = py.detach(move || Held::try_new(region, |region| region.pin(offset, length)));
         let held = Mutex::new(Some(held.map_err(errors::pin)?));
-        self.memory.views.enter();
+        self.memory.views().enter();
         Ok(Pin { held, memory: self.memory.clone() })
-    }
-
-    /// Frees it. Raises `BufferError` as long as arrays or other views of it are alive. Closing
-    /// twice does nothing.
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
-        self.memory.close(py)
-    }
-
-    fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_error))]
-    fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.close(py)
-    }
-
-    fn __len__(&self) -> usize {
-        self.memory.bytes
     }
 
     fn __repr__(&self) -> String {
         let bytes = pagoda::Bytes::new(self.memory.bytes as u64);
         format!("<pagoda.Region of {bytes}{}>", if self.memory.is_closed() { ", closed" } else { "" })
-    }
-
-    /// A view of all of it, as the base of an array.
-    fn _view(slf: Bound<'_, Self>) -> PyResult<View> {
-        let memory = slf.get().memory.clone();
-        let buffer = memory.buffer()?;
-        Ok(View::new(slf.into_any(), memory, &buffer))
-    }
-
-    unsafe fn __getbuffer__(slf: Bound<'_, Self>, buffer: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
-        // SAFETY: Python calls this as `bf_getbuffer`, and this object keeps the memory.
-        unsafe { slf.get().memory.fill(&slf, buffer, flags) }
-    }
-
-    unsafe fn __releasebuffer__(&self, _buffer: *mut ffi::Py_buffer) {
-        self.memory.views.leave();
     }
 }
 
@@ -186,9 +144,9 @@ pub(crate) struct Pin {
 impl Pin {
     fn take(&self) -> Option<Held> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        self.memory.views.leave();
-        if self.memory.views.check_process().is_err() {
-            // The pin is the parent's.
+        self.memory.views().leave();
+        if self.memory.views().check_process().is_err() {
+            // A forked child: the pin is the parent's, and dropping it here would touch the engine.
             std::mem::forget(held);
             return None;
         }
@@ -201,7 +159,7 @@ impl Pin {
     /// Ends the pin. Doing so twice does nothing.
     fn release(&self, py: Python<'_>) {
         let held = self.take();
-        py.detach(|| drop(held));
+        py.detach(move || drop(held));
     }
 
     fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {

@@ -1,8 +1,8 @@
-//! The views of a piece of memory: buffers that Python holds of it, and pins.
+//! The views of memory: buffers that Python holds of it, and pins.
 //!
-//! An exporter counts its views and is closed only when there are none. It is alive as long as a
-//! view is, which has a reference to it. Both together keep addresses from dangling. This module
-//! must never hand out an address that it has not counted.
+//! Memory counts its views, and is closed only when there are none. A view has a reference to its
+//! exporter, which keeps the memory. Both together keep addresses from dangling. This module must
+//! never hand out an address that it has not counted.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl Maker {
     }
 }
 
-/// How many views there are of memory, and in which process.
+/// The number of views of memory, and the process that made the memory.
 pub(crate) struct Views {
     /// Changed with the interpreter's lock held.
     count: AtomicUsize,
@@ -40,7 +40,7 @@ pub(crate) struct Views {
 }
 
 impl Views {
-    /// Of memory of this process.
+    /// No views yet, of memory that this process makes.
     pub(crate) fn none() -> PyResult<Self> {
         Ok(Self { count: AtomicUsize::new(0), maker: Maker::this_process()? })
     }
@@ -58,7 +58,8 @@ impl Views {
         self.count.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Refuses as long as there are views. Those of a child are of nothing.
+    /// An error as long as there are views. In a forked child those don't count: the memory is not
+    /// mapped there.
     pub(crate) fn expect_none(&self, what: &str) -> PyResult<()> {
         let count = self.count.load(Ordering::Relaxed);
         if count == 0 || self.check_process().is_err() {
@@ -72,11 +73,11 @@ impl Views {
     }
 }
 
-/// A view for an array, which is its base: what an array is made of can't be released by hand, as a
-/// `memoryview` can.
+/// The base of an array. Unlike a `memoryview` it can't be released by hand while the array uses
+/// it.
 #[pyclass(frozen, module = "pagoda._pagoda")]
 pub(crate) struct View {
-    /// The region or file. It keeps the memory that `member` closes.
+    /// The region or file.
     #[pyo3(get)]
     obj: Py<PyAny>,
     member: Arc<dyn Member>,
@@ -114,7 +115,7 @@ impl Drop for View {
     }
 }
 
-/// A buffer to be.
+/// The values that a buffer is filled in with.
 #[derive(Clone, Copy)]
 pub(crate) struct Buffer {
     pub(crate) address: *mut u8,
@@ -125,30 +126,31 @@ pub(crate) struct Buffer {
 /// Fills in a buffer of all of the memory of `exporter`, and counts it.
 ///
 /// # Safety
-/// `buffer` is null or may be written, as Python calls `bf_getbuffer`. The memory is valid for
-/// reads, and for writes unless it is read-only, as long as `exporter` lives and `views` counts
-/// any.
+/// `buffer` is null or may be written, as Python calls `bf_getbuffer`. `exporter` keeps `member`.
 pub(crate) unsafe fn fill<T: PyClass>(
     exporter: &Bound<'_, T>,
-    views: &Views,
-    memory: &Buffer,
+    member: &dyn Member,
     buffer: *mut ffi::Py_buffer,
     flags: c_int,
 ) -> PyResult<()> {
     if buffer.is_null() {
         return Err(PyBufferError::new_err("a buffer has to be filled in, and none was given"));
     }
-    views.check_process()?;
-    let bytes = ffi::Py_ssize_t::try_from(memory.bytes)
+    // The protocol asks for null where the request is refused.
+    // SAFETY: it is not null, so that by this function's contract it may be written.
+    unsafe { (*buffer).obj = std::ptr::null_mut() };
+    let Buffer { address, bytes, is_read_only } = member.buffer()?;
+    let bytes = ffi::Py_ssize_t::try_from(bytes)
         .map_err(|_| PyValueError::new_err("the memory is larger than a buffer can be"))?;
-    let (address, read_only) = (memory.address.cast::<c_void>(), c_int::from(memory.is_read_only));
+    let (address, read_only) = (address.cast::<c_void>(), c_int::from(is_read_only));
     // SAFETY: `buffer` may be written. The call takes a reference to the exporter, which the buffer
-    // gives back when it is released. The caller vouches for the address.
+    // gives back when it is released. So the exporter keeps the memory until then, and closing it
+    // is refused since the buffer is counted below, before the interpreter's lock is released.
     let status =
         unsafe { ffi::PyBuffer_FillInfo(buffer, exporter.as_ptr(), address, bytes, read_only, flags) };
     if status != 0 {
         return Err(PyErr::fetch(exporter.py()));
     }
-    views.enter();
+    member.views().enter();
     Ok(())
 }

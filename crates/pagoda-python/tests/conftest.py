@@ -25,7 +25,7 @@ def make(mode="full", **options):
 
 @pytest.fixture(params=MODES)
 def manager(request):
-    """One of each mode, whose arrays the test has to delete."""
+    """A manager of each mode. The test has to delete its arrays."""
     manager = make(request.param)
     yield manager
     manager.close()
@@ -33,7 +33,7 @@ def manager(request):
 
 @pytest.fixture
 def user_manager():
-    """One that any user may have."""
+    """A manager of the mode that needs no privilege."""
     manager = make("user")
     yield manager
     manager.close()
@@ -41,7 +41,7 @@ def user_manager():
 
 @pytest.fixture
 def disk(tmp_path_factory):
-    """A directory on a disk: tests' own may be in memory, whose files are not mapped."""
+    """A directory on a disk. That of pytest may be on a tmpfs, whose files can't be mapped."""
     path = pathlib.Path("/var/tmp") / f"pagoda-python-{os.getpid()}"
     path.mkdir()
     yield path

@@ -1,5 +1,7 @@
 """Files as arrays: what they hold, what reaches the disk and when, and what is refused."""
 
+import io
+
 import numpy as np
 import pytest
 from conftest import content, is_direct, make
@@ -42,7 +44,11 @@ def test_modes_shapes_and_offsets(user_manager, disk, buffered):
     assert path.stat().st_size == 160 and longer[31] == 30 and longer[39] == 0
     fortran = user_manager.memmap(path, "i4", (4, 10), "r", order="F", buffered=buffered)
     assert fortran[1, 0] == longer[1]
+    user_manager.zeros(3).view(type(longer)).flush()  # it is in no file
     del read, longer, fortran
+    # A refused view is not counted: the file can be closed.
+    with user_manager.file(path, buffered=buffered) as file, pytest.raises((BufferError, TypeError)):
+        io.BytesIO(b"1").readinto(file)
 
 
 def test_what_is_refused_says_what_to_do_and_changes_no_file(user_manager, disk, buffered):

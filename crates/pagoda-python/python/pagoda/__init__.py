@@ -7,8 +7,8 @@
 ...     print(a.sum(), m)
 ...     del a
 
-A `Manager` has a budget. Its arrays are ordinary `numpy.ndarray`s whose memory is real, and moves: cold pages are
-compressed within the budget, and spilled to a file if one is named. A touch brings a page back. Sizes are numbers
+A `Manager` has a budget. Its arrays are ordinary `numpy.ndarray`s. Cold pages of them are compressed within the
+budget, and spilled to a file if one is named. An access to such a page swaps it in. Sizes are numbers
 of bytes, or text as the `pagoda` command takes it: ``"512M"``, ``"1G"`` (binary).
 
 NumPy is imported when the first array is made, and is needed for nothing else.
@@ -23,6 +23,6 @@ from ._pagoda import File, Pin, Region
 
 __all__ = ["File", "Manager", "Pin", "Region", "pinned", "region_of"]
 
-# First of all in a child, before anything else can be mapped where its parent's arrays are.
+# Before later hooks of a child map anything, which could be where its parent's arrays are.
 _os.register_at_fork(after_in_child=_pagoda.forked)
 _atexit.register(_pagoda.flush_all)

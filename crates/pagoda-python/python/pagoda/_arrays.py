@@ -1,7 +1,7 @@
 """NumPy arrays of managed memory. Imported when the first one is made.
 
-The base of each array is a view of its region or file, which counts as long as an array of it is alive. So the memory
-can't be freed or closed before, whatever NumPy makes of the array.
+The base of each array is a view of its region or file. NumPy keeps the base alive with every array that is derived from
+it. So the memory can't be freed or closed as long as one of them is alive.
 """
 
 import math
@@ -10,7 +10,7 @@ import os
 
 import numpy as np
 
-from ._pagoda import Region
+from ._pagoda import File, Region
 
 
 def _shape(shape):
@@ -28,7 +28,7 @@ def _dtype(dtype):
     if dtype.hasobject:
         raise TypeError(
             f"elements of {dtype} hold references to Python objects, which can't lie in managed memory; use a dtype of "
-            "plain bytes, as numbers or fixed-width text are"
+            "numbers or of fixed-width text"
         )
     return dtype
 
@@ -43,7 +43,7 @@ def empty(manager, shape, dtype, order):
     shape, dtype, order = _shape(shape), _dtype(dtype), _order(order)
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes == 0:
-        # It has no bytes, so that there is nothing to manage.
+        # An array without bytes needs no managed memory.
         return np.empty(shape, dtype, order)
     memory = np.asarray(manager.region(nbytes)._view())
     return np.ndarray(shape, dtype, memory, order=order)
@@ -67,10 +67,11 @@ class MappedArray(np.ndarray):
         from ._manager import region_of
 
         try:
-            file = region_of(self)
+            memory = region_of(self)
         except TypeError:
             return
-        file.flush()
+        if isinstance(memory, File):
+            memory.flush()
 
     def __array_wrap__(self, array, context=None, return_scalar=False):
         if array is self:

@@ -1,4 +1,4 @@
-"""The manager, and what finds the memory of an array.
+"""The manager, and functions that find the memory of an array.
 
 Nothing here imports NumPy before an array is asked for.
 """
@@ -41,18 +41,18 @@ class Manager(_pagoda.Manager):
     ----------
     budget : int or str
         The most memory that its arrays and their compressed pages take: bytes, or text like ``"1G"``. It does not
-        cover the rest of the process. At least 32 MiB is a sensible one.
+        cover the rest of the process. At least 32 MiB.
     user_mode_only : bool
         Serve faults of the program's own code only, which needs no privilege. A system call that is handed an array
         (``file.readinto(a)``, ``a.tofile``, ``socket.send(a)``) then fails with EFAULT where a page of it is swapped
         out; `pinned` keeps a part in memory for one.
     serve_in_thread : bool
-        Serve each fault in the thread that has it, by a handler of SIGBUS: a random access to a swapped-out page
-        takes a fraction of the time. System calls fail as with `user_mode_only`, which it implies. Nothing else may
+        Serve each fault in the thread that has it, by a handler of SIGBUS, without waking another thread
+        (``bench/gil.py`` measures both ways). System calls fail as with `user_mode_only`, which it implies. Nothing else may
         install a handler of SIGBUS afterwards, as ``faulthandler.enable()`` does.
     spill_to : path, optional
         A directory on a disk, where pages that don't fit compressed go to an unlinked file, encrypted. Without it
-        the budget is passed, with a `RuntimeWarning`, where nothing more can be compressed into it.
+        the budget is exceeded, with a `RuntimeWarning`, where nothing more can be compressed into it.
     spill_limit : int or str, optional
         The most bytes of that file. Given together with `spill_to`.
     publish : bool
@@ -63,7 +63,7 @@ class Manager(_pagoda.Manager):
     PermissionError
         This process may not have the faults of system calls. `user_mode_only` does without.
     OSError, RuntimeError
-        It could not start, for the reason that is told.
+        It could not start; the message says why.
     ValueError
         A size can't be read.
 
@@ -93,7 +93,7 @@ class Manager(_pagoda.Manager):
         return _arrays().empty(self, shape, dtype, order)
 
     def array(
-        self, obj: ArrayLike, dtype: DTypeLike = None, *, order: Literal["C", "F"] = "C"
+        self, obj: ArrayLike, dtype: DTypeLike | None = None, *, order: Literal["C", "F"] = "C"
     ) -> NDArray[Any]:
         """A copy of `obj`, which is anything that `numpy.asarray` takes, in memory of this manager.
 
@@ -143,9 +143,9 @@ class Manager(_pagoda.Manager):
 
 
 def region_of(array: Any) -> Region | File:
-    """The memory that an array, or a view of one, is made of: a `Region`, or a `File`.
+    """The memory of an array, or of a view of one: a `Region`, or a `File`.
 
-    Raises `TypeError` for an array that is of no manager, as the result of an operation on one.
+    Raises `TypeError` for an array that is in no manager's memory, as the result of an operation on one.
     """
     base = array
     while base is not None:
@@ -162,7 +162,7 @@ def pinned(array: NDArray[Any]) -> Pin:
 
     The whole range of bytes between its first and last element is pinned, and swapped in before. All pins of a
     manager together take a quarter of its budget at most, beyond which `BufferError` is raised. Memory of a file
-    can't be pinned (`TypeError`): copy what a system call is to have.
+    can't be pinned (`TypeError`): hand a copy to the system call.
     """
     region = region_of(array)
     if isinstance(region, File):
