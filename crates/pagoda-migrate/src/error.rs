@@ -203,6 +203,8 @@ impl Error {
             Self::Lost { .. } => 0,
             Self::Peer(Failure::Lost) => 1,
             Self::Cancelled => 3,
+            // Its pages are gone, even where the line failed as well.
+            Self::Destination(_) => 4,
             _ => 2,
         }
     }

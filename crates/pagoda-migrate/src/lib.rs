@@ -20,13 +20,16 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Guarantees The source is only read, and keeps running after any failure. The destination shows
-//! nothing until all of the image has arrived, matches its digests, and is on disk. Any failure, on
-//! either side or between them, ends in one [`Error`] that says what to do. Every wait has a limit,
-//! and memory does not depend on the peer's messages: two stripes of 2 MiB for each channel on
-//! either side, a third where a destination receives into frames of its own, and the received map,
-//! one bit for each page. [`ReceiveOptions::memory_most`] is the bound of all a peer can make a
-//! receiver hold.
+//! # Guarantees
+//!
+//! The source is only read, and keeps running after any failure. The destination shows nothing
+//! until all of the image has arrived, matches its digests, and is on disk. Any failure, on either
+//! side or between them, ends in one [`Error`] that says what to do.
+//!
+//! Every wait has a limit, and memory does not depend on the peer's messages: two stripes of 2 MiB
+//! for each channel on either side, a third where a destination receives into frames of its own,
+//! and the received map, one bit for each page. [`ReceiveOptions::memory_most`] is the bound of all
+//! a peer can make a receiver hold.
 //!
 //! That holds until the switch of a migration by post-copy ([`Otherwise::PostCopy`],
 //! [`receive_late`]), which both sides have to want. From then on the image lives at the

@@ -65,8 +65,8 @@ pub(crate) fn switch<'a>(
             ended.extend(first);
             crew(&rounds, ended, askers, orders, closers, &mut look).err()
         }
-        // As at a commit: a caller that cancels meanwhile can't know the other side's state.
-        Err(Error::Cancelled) => return Err(Error::Unconfirmed),
+        // As at a commit: after these the other side's state is unknown.
+        Err(Error::Cancelled | Error::StrangeReply { .. }) => return Err(Error::Unconfirmed),
         // It may run, or not. If it does, it takes the channels once more.
         Err(error) if error.is_of_the_line() && !matches!(error, Error::Peer(_)) => {
             drop((ended, askers));
@@ -101,12 +101,16 @@ struct Bringing<'a> {
     connected: Option<Instant>,
     /// Lines that fail before a page arrives must not extend the time.
     until: Option<Deadline>,
+    /// The time was over and was granted once more: pages may have arrived over the last channels,
+    /// and only the receiver's next list tells.
+    is_extended: bool,
 }
 
 impl<'a> Bringing<'a> {
     fn new(rounds: &'a Rounds<'a>, back: &'a WayBack<'a>) -> Self {
         let (promised, left) = (rounds.copy_of_owed(), rounds.data.count());
-        Self { rounds, back, promised, left, attempt: 0, connected: None, until: None }
+        let (connected, until, is_extended) = (None, None, false);
+        Self { rounds, back, promised, left, attempt: 0, connected, until, is_extended }
     }
 
     /// Connects all channels once more after `error`, and brings what the receiver lacks. The
@@ -126,10 +130,13 @@ impl<'a> Bringing<'a> {
         let since = Instant::now();
         // These handles keep the sockets of the first channels open.
         self.rounds.closers.iter().for_each(|closer| closer.close(Shutdown::Both));
-        let until = *self.until.get_or_insert_with(|| Deadline::after(recover_for));
+        let mut until = *self.until.get_or_insert_with(|| Deadline::after(recover_for));
         let not_recovered = |error| Error::NotRecovered { within: recover_for, error: Box::new(error) };
         if until.is_over() {
-            return Err(not_recovered(error));
+            if std::mem::replace(&mut self.is_extended, true) {
+                return Err(not_recovered(error));
+            }
+            until = *self.until.insert(Deadline::after(recover_for));
         }
         let connections = self.back.connect(&mut self.attempt, until, look).map_err(not_recovered)?;
         self.connected = Some(Instant::now());
@@ -151,7 +158,7 @@ impl<'a> Bringing<'a> {
         let streaming = back.owe_missing(rounds, connections, &closers, &self.promised, look)?;
         let left = rounds.data.count();
         if left < self.left {
-            (self.left, self.until) = (left, None);
+            (self.left, self.until, self.is_extended) = (left, None, false);
         }
         rounds.source.hand_out_again().map_err(Error::Source)?;
         let orders = Orders::default();

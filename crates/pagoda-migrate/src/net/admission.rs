@@ -222,7 +222,9 @@ impl Admitted {
             None => Ok(()),
             Some(first) if first.session != hello.session => Err(Refusal::Busy),
             Some(first) => {
-                let said = |hello: &Hello| (hello.geometry, hello.codec, hello.switches, hello.attempt);
+                let said = |hello: &Hello| {
+                    (hello.geometry, hello.codec, hello.switches, hello.resumes, hello.attempt)
+                };
                 let belongs = said(first) == said(hello);
                 let is_new = self.channels.get(usize::from(hello.channel)).is_some_and(Option::is_none);
                 if belongs && is_new { Ok(()) } else { Err(Refusal::Channel) }

@@ -1,5 +1,6 @@
 //! Where an image arrives.
 
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -95,37 +96,28 @@ pub trait LateDestination: Destination {
     fn owe(&self, range: Range<u64>) -> io::Result<()>;
 }
 
-/// A file, which has its name only once all of it is on disk. Holes stay holes.
-#[derive(Debug)]
-pub struct ImageDestination {
-    path: PathBuf,
-    unfinished: Option<UnfinishedFile>,
+/// A destination that is a file. Holes stay holes.
+pub(crate) trait FileDestination: Send + Sync {
+    /// The file, once there is one.
+    fn file(&self) -> io::Result<&File>;
+
+    /// Makes it `size` bytes, as [`Destination::prepare`].
+    fn resize(&mut self, size: Bytes) -> io::Result<()>;
+
+    /// As [`Destination::kept`].
+    fn kept_stripes(&self) -> io::Result<Vec<u64>>;
+
+    /// Gives it its name, once all of it is on disk.
+    fn publish(&mut self) -> io::Result<()>;
 }
 
-impl ImageDestination {
-    /// A file that is to be `path`, which must not exist. Tries whether it can be made there, and
-    /// leaves nothing.
-    ///
-    /// # Errors
-    /// [`io::ErrorKind::AlreadyExists`] if something is at `path`; else the kernel's error for its
-    /// directory.
-    pub fn new(path: PathBuf) -> io::Result<Self> {
-        UnfinishedFile::create(&path)?;
-        Ok(Self { path, unfinished: None })
-    }
-
-    fn file(&self) -> io::Result<&std::fs::File> {
-        let unprepared = || io::Error::other("the destination was not prepared");
-        self.unfinished.as_ref().map(UnfinishedFile::file).ok_or_else(unprepared)
-    }
-}
-
-impl Destination for ImageDestination {
+impl<T: FileDestination> Destination for T {
     fn prepare(&mut self, size: Bytes) -> io::Result<()> {
-        let unfinished = UnfinishedFile::create(&self.path)?;
-        unfinished.file().set_len(size.get())?;
-        self.unfinished = Some(unfinished);
-        Ok(())
+        self.resize(size)
+    }
+
+    fn kept(&self) -> io::Result<Vec<u64>> {
+        self.kept_stripes()
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
@@ -145,8 +137,52 @@ impl Destination for ImageDestination {
     }
 
     fn finish(&mut self) -> io::Result<()> {
-        self.file()?;
-        self.unfinished.take().map_or(Ok(()), UnfinishedFile::publish)
+        self.publish()
+    }
+}
+
+/// A file, which has its name only once all of it is on disk. Holes stay holes.
+#[derive(Debug)]
+pub struct ImageDestination {
+    path: PathBuf,
+    unfinished: Option<UnfinishedFile>,
+}
+
+fn unprepared() -> io::Error {
+    io::Error::other("the destination was not prepared")
+}
+
+impl ImageDestination {
+    /// A file that is to be `path`, which must not exist. Tries whether it can be made there, and
+    /// leaves nothing.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::AlreadyExists`] if something is at `path`; else the kernel's error for its
+    /// directory.
+    pub fn new(path: PathBuf) -> io::Result<Self> {
+        UnfinishedFile::create(&path)?;
+        Ok(Self { path, unfinished: None })
+    }
+}
+
+impl FileDestination for ImageDestination {
+    fn file(&self) -> io::Result<&File> {
+        self.unfinished.as_ref().map(UnfinishedFile::file).ok_or_else(unprepared)
+    }
+
+    fn resize(&mut self, size: Bytes) -> io::Result<()> {
+        let unfinished = UnfinishedFile::create(&self.path)?;
+        unfinished.file().set_len(size.get())?;
+        self.unfinished = Some(unfinished);
+        Ok(())
+    }
+
+    fn kept_stripes(&self) -> io::Result<Vec<u64>> {
+        Ok(Vec::new())
+    }
+
+    fn publish(&mut self) -> io::Result<()> {
+        self.unfinished.take().ok_or_else(unprepared)?.publish()
     }
 }
 
@@ -177,7 +213,7 @@ impl MemoryDestination {
     }
 
     fn memory(&self) -> io::Result<&ByteStore> {
-        self.memory.as_ref().ok_or_else(|| io::Error::other("the destination was not prepared"))
+        self.memory.as_ref().ok_or_else(unprepared)
     }
 }
 

@@ -2,6 +2,7 @@
 //! has to be.
 
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 use pagoda_core::migrate::channel::Outbound;
 use pagoda_core::migrate::frame::Body;
@@ -107,4 +108,58 @@ fn a_wrong_token_opens_no_channel_not_even_one_on_which_pages_are_asked_for() {
     for (page, byte) in [(0, 0), (7, 0), (16, 6), (32, 5), (39, 5)] {
         assert_eq!(late.page(page), vec![byte; PAGE], "page {page}");
     }
+}
+
+/// A frame for the last owed pages that is refused, by the memory here or as none that is owed.
+#[test]
+fn the_last_owed_pages_are_not_taken_as_arrived_without_being_in_place() {
+    let options = ReceiveOptions { recover_for: Duration::from_secs(60), ..options() };
+    for refuses in [Some(32), None] {
+        let mut late = Late::default();
+        late.refuses = refuses;
+        let (received, ()) = receive_all(&mut late, &options, &mut |_| ControlFlow::Continue(()), |to| {
+            let mut sender = Sender::new(&to, Codec::None);
+            sender.switch();
+            sender.frame(Body::Zero { extent: extent(0, 8) });
+            if refuses.is_none() {
+                sender.frame(Body::Zero { extent: extent(32, 7) });
+            }
+            let last = if refuses.is_none() { extent(39, 2) } else { extent(32, 8) };
+            let (body, content) = stored(last, 5);
+            sender.frame(body);
+            sender.say(&content);
+            // Until the receiver gives up.
+            while sender.lanes[0].reply(0).is_ok() {}
+        });
+        let is_told = match &received {
+            Err(Error::Destination(_)) => refuses.is_some(),
+            Err(Error::Violation { violation: Violation::NotOwed(_), .. }) => refuses.is_none(),
+            _ => false,
+        };
+        assert!(is_told, "{refuses:?}: {received:?}");
+        assert!(!late.arrived().contains(&39));
+    }
+}
+
+#[test]
+fn a_sender_that_comes_back_again_and_again_is_not_waited_for_once_all_is_here() {
+    let options = ReceiveOptions { recover_for: Duration::from_secs(60), ..options() };
+    let mut late = Late::default();
+    let (received, attempts) = receive_all(&mut late, &options, &mut |_| ControlFlow::Continue(()), |to| {
+        let mut sender = Sender::new(&to, Codec::None);
+        sender.switch();
+        sender.frame(Body::Zero { extent: extent(0, 8) });
+        sender.frame(Body::Zero { extent: extent(32, 8) });
+        sender.end();
+        assert_eq!(sender.lanes[0].reply(0).expect("a reply"), Reply::Synced { round: 2 });
+        sender.close();
+        drop(sender);
+        // All channels, which end at once, until they are not taken any more.
+        (1..100_000)
+            .take_while(|attempt| (0..3).all(|n| Sender::lane_again(&to, *attempt, n).is_ok()))
+            .count()
+    });
+    received.expect("all is here");
+    assert!(attempts > 0 && attempts < 99_999, "{attempts} attempts");
+    assert_eq!(late.arrived(), (0..8).chain(32..40).collect::<Vec<_>>());
 }

@@ -59,8 +59,9 @@ impl ReceiveOptions {
         // The received map, the pages that are owed, here and at the destination, and stripes that
         // are offered.
         let maps = 4 * (self.image_most.get() / (8 * OS_PAGE as u64) + STRIPE_BYTES as u64);
-        let strangers = AT_ONCE as u64 * STRANGER_MOST.get();
-        Bytes::new(channels * (stripes + CHANNEL_MOST.get()) + maps + strangers)
+        // Also the next channels of a sender that comes back, before its last ones have ended.
+        let waiting = (AT_ONCE as u64 + channels) * STRANGER_MOST.get();
+        Bytes::new(channels * (stripes + CHANNEL_MOST.get()) + maps + waiting)
     }
 }
 

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Instant;
 
 use pagoda_core::migrate::channel::Violation;
-use pagoda_core::migrate::geometry::Extent;
+use pagoda_core::migrate::geometry::{Extent, STRIPE_PAGES};
 use pagoda_core::migrate::missing::{MISSING_BYTES, Missing};
 use pagoda_core::migrate::pages::PageSet;
 use pagoda_core::migrate::reply::{Failure, Reply};
@@ -74,13 +74,15 @@ pub(crate) struct Shown<'a> {
 }
 
 impl Shown<'_> {
-    /// A caller that gets `Ok` is the only one that brings these.
+    /// A caller that gets `Ok` is the only one that brings these. After an error those of them that
+    /// were owed still are.
     fn take(&self, channel: u16, extent: Extent) -> Result<(), Error> {
-        if self.owed.take(pages(extent)).count() == extent.count() {
-            Ok(())
-        } else {
-            Err(violation(channel, Violation::NotOwed(extent)))
+        let taken = self.owed.take(pages(extent));
+        if taken.count() == extent.count() {
+            return Ok(());
         }
+        self.owed.add_stripe(extent.first() / u64::from(STRIPE_PAGES) * u64::from(STRIPE_PAGES), taken);
+        Err(violation(channel, Violation::NotOwed(extent)))
     }
 }
 
@@ -195,8 +197,9 @@ impl Arriving<'_> {
         look: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<(), Error> {
         let recover_for = self.way.options.recover_for;
-        // Lines that fail before a page arrives must not extend the wait.
-        let mut until: Option<Deadline> = None;
+        // Lines that fail before a page arrives must not extend the wait, nor must those that come
+        // only to hear that all is here.
+        let (mut until, mut last_word): (Option<Deadline>, Option<Deadline>) = (None, None);
         let mut before = self.owed.count();
         loop {
             let error = match self.crew(streams, askers, &door.at_work(), look) {
@@ -207,13 +210,15 @@ impl Arriving<'_> {
             door.give_up();
             let (left, since) = (self.owed.count(), Instant::now());
             let failed = match error {
+                // The pages of a frame that could not be put in place count as owed no longer.
+                Some(error @ Error::Destination(_)) => return Err(error),
                 // The sender may not know that all is here, and connect only to hear it.
                 _ if left == 0 => None,
                 Some(error) if error.is_of_the_line() => Some(error),
                 error => return error.map_or(Ok(()), Err),
             };
             let limit = match &failed {
-                None => Deadline::after(recover_for.min(LAST_WORD)),
+                None => *last_word.get_or_insert_with(|| Deadline::after(recover_for.min(LAST_WORD))),
                 Some(_) if left == before => *until.get_or_insert_with(|| Deadline::after(recover_for)),
                 Some(_) => *until.insert(Deadline::after(recover_for)),
             };

@@ -96,14 +96,14 @@ impl<'a> Door<'a> {
             let mut hall = Hall::new(&self.way.options, &self.ringer);
             while !self.is_shut.load(Ordering::Acquire) {
                 let Ok(came) = self.listener.accept_or(&self.bell, LOOK, self.way.options.stall) else {
-                    // Whoever waits for the sender has a limit, and it may pass.
+                    // The listener may recover; the wait for the sender has its own limit.
                     thread::sleep(LOOK);
                     continue;
                 };
                 silence(&self.bell);
                 while let Some(introduced) = hall.next() {
                     if let Ok((connection, heard)) = introduced {
-                        // A peer that is refused has been told.
+                        // A refused peer has its answer.
                         let _ = self.take(connection, heard);
                     }
                 }
@@ -117,7 +117,7 @@ impl<'a> Door<'a> {
         let mut state = self.state();
         let own = self.way.hello;
         let hello = handshake::answer(&mut connection, heard, |hello| {
-            let described = |hello: &Hello| (hello.geometry, hello.codec, hello.switches);
+            let described = |hello: &Hello| (hello.geometry, hello.codec, hello.switches, hello.resumes);
             let is_new = match state.here.get(usize::from(hello.channel)) {
                 _ if hello.attempt > state.attempt => true,
                 Some(place) => hello.attempt == state.attempt && place.is_none(),
@@ -143,7 +143,8 @@ impl<'a> Door<'a> {
         Ok(())
     }
 
-    /// Waits for all channels of one attempt. None if they don't come in time.
+    /// Waits for all channels of one attempt. None if they don't come in time, or the time was over
+    /// before: a peer that comes again and again does not extend it.
     ///
     /// # Errors
     /// [`Error::Cancelled`] if `watch` ends it, and those of the system.
@@ -156,6 +157,9 @@ impl<'a> Door<'a> {
             if watch().is_break() {
                 return Err(Error::Cancelled);
             }
+            if until.is_over() {
+                return Ok(None);
+            }
             let mut state = self.state();
             let is_whole = |state: &State| !state.here.is_empty() && state.here.iter().all(Option::is_some);
             if !is_whole(&state) {
@@ -165,9 +169,6 @@ impl<'a> Door<'a> {
                 let connections: Vec<_> = state.here.drain(..).flatten().collect();
                 state.at_work = closers(&connections)?;
                 return Ok(Some(connections));
-            }
-            if until.is_over() {
-                return Ok(None);
             }
         }
     }

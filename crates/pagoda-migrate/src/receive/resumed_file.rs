@@ -6,9 +6,8 @@
 //! there is believed; the sender confirms each stripe by its digest, or sends it. This module must
 //! never give the file its name before all of it is confirmed and on disk.
 
+use std::fs::File;
 use std::io;
-use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use pagoda_core::migrate::geometry::{STRIPE_BYTES, STRIPE_PAGES};
@@ -16,7 +15,7 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::io::partial_file::PartialFile;
 use pagoda_linux::io::sparse_file;
 
-use crate::receive::destination::Destination;
+use crate::receive::destination::FileDestination;
 
 /// The file, and its size.
 #[derive(Debug)]
@@ -27,14 +26,14 @@ pub struct ResumedDestination {
 }
 
 impl ResumedDestination {
-    /// A file that is to be `path`, which must not exist. Goes on with what lies beside it, if
-    /// something does.
+    /// A file that is to be `path`, which must not exist. Goes on with the part that lies beside
+    /// it, if there is one.
     ///
     /// # Errors
     /// [`io::ErrorKind::AlreadyExists`] if something is at `path`;
     /// [`io::ErrorKind::ResourceBusy`] if another process receives it;
-    /// [`io::ErrorKind::InvalidInput`] if what lies beside it is no file of this user's alone; else
-    /// the kernel's error for its directory.
+    /// [`io::ErrorKind::InvalidInput`] if the part is no file of this user's alone; else the
+    /// kernel's error for its directory.
     pub fn new(path: &Path) -> io::Result<Self> {
         let partial = PartialFile::open(path)?;
         let name = partial.path().to_owned();
@@ -46,20 +45,23 @@ impl ResumedDestination {
     pub fn partial_path(&self) -> &Path {
         &self.name
     }
-
-    fn file(&self) -> io::Result<&std::fs::File> {
-        let finished = || io::Error::other("the file is finished");
-        self.partial.as_ref().map(PartialFile::file).ok_or_else(finished)
-    }
 }
 
-impl Destination for ResumedDestination {
-    fn prepare(&mut self, size: Bytes) -> io::Result<()> {
+fn finished() -> io::Error {
+    io::Error::other("the file is finished")
+}
+
+impl FileDestination for ResumedDestination {
+    fn file(&self) -> io::Result<&File> {
+        self.partial.as_ref().map(PartialFile::file).ok_or_else(finished)
+    }
+
+    fn resize(&mut self, size: Bytes) -> io::Result<()> {
         self.size = size;
         self.file()?.set_len(size.get())
     }
 
-    fn kept(&self) -> io::Result<Vec<u64>> {
+    fn kept_stripes(&self) -> io::Result<Vec<u64>> {
         let (file, mut kept, mut at) = (self.file()?, Vec::new(), 0);
         while let Some(data) = sparse_file::data_in(file, at..self.size.get())? {
             let stripe = data.start / STRIPE_BYTES as u64;
@@ -69,24 +71,7 @@ impl Destination for ResumedDestination {
         Ok(kept)
     }
 
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.file()?.write_all_at(bytes, offset)
-    }
-
-    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
-        self.file()?.read_exact_at(into, offset)
-    }
-
-    fn clear(&self, range: Range<u64>) -> io::Result<()> {
-        sparse_file::write_zeroes(self.file()?, range)
-    }
-
-    fn discard(&self, range: Range<u64>) -> io::Result<()> {
-        sparse_file::make_hole(self.file()?, range)
-    }
-
-    fn finish(&mut self) -> io::Result<()> {
-        self.file()?;
-        self.partial.take().map_or(Ok(()), PartialFile::publish)
+    fn publish(&mut self) -> io::Result<()> {
+        self.partial.take().ok_or_else(finished)?.publish()
     }
 }

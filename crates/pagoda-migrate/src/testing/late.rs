@@ -30,6 +30,8 @@ pub(crate) struct Late {
     pub(crate) memory: MemoryDestination,
     pub(crate) wants: Wants,
     arrived: Mutex<BTreeSet<u64>>,
+    /// A page whose content can't be put in place.
+    pub(crate) refuses: Option<u64>,
 }
 
 impl Late {
@@ -81,6 +83,9 @@ impl Arrivals for Late {
         &self.wants
     }
     fn arrive(&self, offset: u64, content: &[u8]) -> io::Result<()> {
+        if self.refuses == Some(offset / PAGE as u64) {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
         self.note(offset..offset + content.len() as u64);
         self.memory.write_at(offset, content)
     }
@@ -110,6 +115,11 @@ impl Sender {
         token: Option<&Token>,
     ) -> Result<Connection, Error> {
         connect_with(to, Hello { switches: true, ..hello(codec, 1, channel) }, token)
+    }
+
+    /// One of its three, connected once more after the switch.
+    pub(crate) fn lane_again(to: &Endpoint, attempt: u32, channel: u16) -> Result<Connection, Error> {
+        connect_with(to, Hello { switches: true, attempt, ..hello(Codec::None, 1, channel) }, None)
     }
 
     pub(crate) fn say(&mut self, bytes: &[u8]) {
