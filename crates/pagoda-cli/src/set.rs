@@ -16,9 +16,8 @@ use crate::top::find::{self, Finder};
 /// Change the budget of a `pagoda run` while it goes on.
 ///
 /// The processes find it within a tenth of a second. A larger budget is used from then on; to a
-/// smaller one they go down as fast as their memory can be compressed, some hundred MiB a second,
-/// and nothing is lost. It can be twice what the run began with, and 32 MiB at least. A run with
-/// zones keeps its budget.
+/// smaller one they go down as fast as their memory can be compressed, and nothing is lost. It can
+/// be twice what the run began with, and 32 MiB at least. A run with zones keeps its budget.
 #[derive(clap::Args, Debug)]
 pub struct SetArgs {
     /// A process below the `pagoda run`, that one itself, or its tree's name as `pagoda export`

@@ -38,8 +38,7 @@ pub fn program(may: &str) -> Result<(), String> {
         return Err(format!("none of {ASKED_MIB} MiB is in huge pages, which were asked for"));
     }
     let mut more = in_huge_pages(TOO_MUCH_MIB)?;
-    // SAFETY: it only asks.
-    if unsafe { libc::prctl(libc::PR_GET_THP_DISABLE, 0, 0, 0, 0) } == 0 {
+    if !rustix::thread::transparent_huge_pages_are_disabled().map_err(|error| error.to_string())? {
         return Err("huge pages may still come, also where they were not asked for".to_owned());
     }
     for round in 0..3 {

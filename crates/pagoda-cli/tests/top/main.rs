@@ -21,7 +21,7 @@ const ROLE: &str = "PAGODA_TEST_TOUCH";
 const BUDGET_MIB: u64 = 48;
 const HELD_MIB: usize = 96;
 
-/// What is touched before a pause: a look meets faults at any time, and other tests get on.
+/// Touches before a pause: a look meets faults at any time, and other tests get on.
 const TOUCHED_PAGES: usize = 64;
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -94,7 +94,7 @@ impl Managed {
         command
     }
 
-    /// What it shows as JSON.
+    /// Its output as JSON.
     fn json(&self) -> Value {
         let output = self.top(&["--json", "--interval", "0.1"]).output().expect("pagoda starts");
         serde_json::from_slice(&output.stdout).expect("JSON")

@@ -45,7 +45,7 @@ pub fn close_in_child(ranges: &[PageRange], line: &'static str) -> io::Result<()
     install()
 }
 
-/// Closes what is free of a range. Halves that are in use are halved again, down to an OS page.
+/// Closes the free parts of a range. Halves that are in use are halved again, down to an OS page.
 fn close(range: PageRange) -> io::Result<()> {
     let at = std::ptr::with_exposed_provenance_mut(range.start());
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;

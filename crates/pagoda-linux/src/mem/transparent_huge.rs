@@ -27,8 +27,8 @@ pub fn are_split_right() -> bool {
 
 /// Keeps further huge pages out of this process, and of the processes that it forks and executes.
 /// Present ones stay. Memory for which they were advised may have them, where the kernel can tell:
-/// the compressed store is read at random, and a miss of the TLB for each block is a fifth of a
-/// fault. Managed memory has the contrary advice.
+/// the compressed store is read at random, and in small pages each of its blocks is a miss of the
+/// TLB. Managed memory has the contrary advice.
 pub fn forbid() {
     // SAFETY: it changes how later faults are served, and no content.
     let forbid = |flags| unsafe { syscall6(raw::__NR_prctl, [PR_SET_THP_DISABLE, 1, flags, 0, 0, 0]) };

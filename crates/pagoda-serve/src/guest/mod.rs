@@ -186,7 +186,7 @@ impl<'a> Guest<'a> {
     }
 
     /// Applies the messages that a handler before this one had read, and has every thread that
-    /// waits fault again: who had served it before is gone.
+    /// waits fault again: the handler that served it before is gone.
     pub(crate) fn take_over(&self) -> Result<(), Unserved> {
         let _gate = self.enter(For::Fault(0));
         self.apply(&mut |_| {})?;

@@ -99,7 +99,7 @@ impl Engine {
     }
 
     /// How much is staged before the oldest of it is stored.
-    pub(crate) fn staged_most(&self) -> u64 {
+    fn staged_most(&self) -> u64 {
         (self.ledger.resident_bytes() + self.ledger.staged_bytes()) / STAGED_SHARE
     }
 

@@ -95,7 +95,7 @@ macro_rules! counters {
                 match self { $(Self::$variant => stringify!($name),)+ }
             }
 
-            /// What it counts, in a sentence or more: its documentation.
+            /// Its meaning, in a sentence or more: its documentation.
             #[must_use]
             pub const fn help(self) -> &'static str {
                 match self { $(Self::$variant => concat!($($doc),+),)+ }

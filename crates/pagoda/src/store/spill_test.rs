@@ -25,6 +25,19 @@ fn pages_that_do_not_shrink_go_to_the_file_by_themselves() {
     handles.iter().zip(&held).for_each(|(handle, page)| assert_holds(&store, &mut scratch, *handle, page));
 }
 
+/// Segments of which a fifth is free: emptying whole ones takes far more than is to be freed.
+#[test]
+fn a_spill_writes_little_more_than_is_asked() {
+    let (_directory, store, mut scratch) = with_file(BasePage::K64, Bytes::mib(16), Bytes::mib(64));
+    let pages = (0..300).map(|i| page_of(64 << 10, 43, i));
+    let handles: Vec<_> = pages.map(|page| stored(store.put(&page, &mut scratch))).collect();
+    handles.iter().step_by(5).for_each(|handle| store.free(*handle));
+    let used = store.usage().memory_used_bytes;
+    let freed = store.spill(used.saturating_sub(Bytes::kib(512))).expect("room");
+    assert!(freed >= Bytes::kib(512), "{freed}");
+    assert!(store.usage().file_bytes <= Bytes::kib(1536), "{} for 512 KiB", store.usage().file_bytes);
+}
+
 #[test]
 fn a_damaged_file_gives_an_error_and_never_data() {
     let (_directory, store, mut scratch) = with_file(BasePage::K64, Bytes::mib(2), Bytes::mib(8));

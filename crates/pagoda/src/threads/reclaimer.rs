@@ -217,7 +217,7 @@ impl Engine {
         if is_short() {
             // A file that is full or broken shows again at the next put, which is where it is dealt
             // with.
-            // What came meanwhile comes again until the next look.
+            // As much as came since the last look comes again until the next one.
             let beyond = self.store.usage().memory_used_bytes.get().saturating_sub(most);
             let target = most.saturating_sub(beyond.max(most / STORE_ROUND));
             if self.store.spill(Bytes::new(target)).is_err() {

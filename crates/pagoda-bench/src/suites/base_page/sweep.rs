@@ -31,13 +31,13 @@ const PIECE_BYTES: usize = 64 << 10;
 /// Fresh memory, as a program would take it.
 enum Fresh {
     Kernel(PlainMemory),
-    Pagoda(Region),
+    Pagoda(Box<Region>),
 }
 
 impl Fresh {
     fn map(side: Side, manager: Option<&Manager>, len: usize) -> anyhow::Result<Self> {
         Ok(match (side, manager) {
-            (_, Some(manager)) => Self::Pagoda(manager.region(Bytes::new(len as u64)).create()?),
+            (_, Some(manager)) => Self::Pagoda(Box::new(manager.region(Bytes::new(len as u64)).create()?)),
             (Side::Kernel(pages), None) => Self::Kernel(PlainMemory::map(len, pages)?),
             (Side::Pagoda(_), None) => bail!("Pagoda's side has a manager"),
         })
