@@ -9,13 +9,15 @@ const BUDGET: &str = "48M";
 /// compressed memory.
 const FILL: usize = 192 << 20;
 const STEP: usize = 4096;
+/// The direction in which it is read.
+const DIRECTION: &str = "PAGODA_TEST_DIRECTION";
 
 fn word(at: usize) -> u64 {
     (at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 /// The program that is managed, which is this test's own binary: it fills its memory, and reads it
-/// upwards twice.
+/// twice in one direction.
 #[test]
 fn reader() {
     if std::env::var_os(ROLE).is_none() {
@@ -25,17 +27,22 @@ fn reader() {
     let firsts = (0..filled.len()).step_by(STEP / 8);
     firsts.clone().for_each(|at| filled[at] = word(at));
     for _ in 0..2 {
-        assert!(firsts.clone().all(|at| filled[at] == word(at)), "a wrong byte");
+        let is_right = |at| filled[at] == word(at);
+        let is_all_right = match std::env::var(DIRECTION).as_deref() {
+            Ok("down") => firsts.clone().rev().all(is_right),
+            _ => firsts.clone().all(is_right),
+        };
+        assert!(is_all_right, "a wrong byte");
     }
 }
 
-fn counters(options: &[&str]) -> serde_json::Value {
+fn counters(options: &[&str], direction: &str) -> serde_json::Value {
     let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     let stats = scratch.path().join("stats.json");
     let mut command = Command::new(env!("CARGO_BIN_EXE_pagoda"));
     command.args(["run", "-q", "-m", BUDGET, "--file-limit", "0", "--stats"]).arg(&stats).args(options);
     command.arg("--").arg(std::env::current_exe().expect("a path")).args(["--exact", "reader"]);
-    command.env(ROLE, "1").env_remove("PAGODA_PRELOAD").stdin(Stdio::null());
+    command.env(ROLE, "1").env(DIRECTION, direction).env_remove("PAGODA_PRELOAD").stdin(Stdio::null());
     let output = command.output().expect("pagoda starts");
     assert!(output.status.success(), "{output:?}");
     let told: serde_json::Value = serde_json::from_slice(&fs::read(&stats).expect("--stats")).expect("JSON");
@@ -48,11 +55,16 @@ fn a_sequential_reader_gets_more_than_it_faulted_for_unless_that_is_switched_off
     if let Err(why) = pagoda_linux::probe::can_run() {
         return pagoda_linux::testing::skip::skip("fetching ahead", why);
     }
-    for (options, fetches) in [(&[][..], true), (&["--no-fetch-ahead"], false)] {
-        let counters = counters(options);
+    // Far more than a reader that goes up and down by chance would get.
+    let many = 2 * (FILL / (64 << 10)) as u64 / 4;
+    for (options, direction, fetches) in
+        [(&[][..], "up", true), (&[], "down", true), (&["--no-fetch-ahead"], "down", false)]
+    {
+        let counters = counters(options, direction);
         let count = |name: &str| counters[name].as_u64().expect("a counter");
         assert!(count("faults_stored") > 0, "it reads stored pages: {counters}");
-        assert_eq!(count("fetched_ahead") > 0, fetches, "{options:?}: {counters}");
+        assert_eq!(count("fetched_ahead") > many, fetches, "{options:?}, {direction}: {counters}");
+        assert!(fetches || count("fetched_ahead") == 0, "{counters}");
         assert_eq!(count("filled_around"), 0, "a program's first touches are served one by one: {counters}");
     }
 }

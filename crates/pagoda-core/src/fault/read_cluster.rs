@@ -1,7 +1,7 @@
 //! Which objects of the spill file come with one read.
 //!
 //! Objects that were written together are adjacent in the file, mostly in the order of addresses. A
-//! *stretch* begins with one object, and grows by others that lie within it or close behind it. Its
+//! *stretch* begins with one object, and grows by others that lie within it or close beside it. Its
 //! gaps are read for nothing, so both a gap and the whole stretch are bounded. Where several reads
 //! can be in flight at once, an object further away begins a stretch of its own, up to a bound on
 //! all of them. This module must never know the file, nor report an object outside of the stretch
@@ -13,7 +13,7 @@ use crate::space::extents::{Run, SLOT, Units};
 /// to another owner.
 const GAP_SLOTS: u32 = 64 << 10 >> SLOT.trailing_zeros();
 
-/// Slots that are read at once, the first of them those of one object.
+/// Slots that are read at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Stretch {
     run: Run,
@@ -44,11 +44,13 @@ impl Stretch {
     /// Grows by an object, if it lies close enough. Whether it is read.
     pub fn take(&mut self, units: Units) -> bool {
         let (own, run) = (self.run, units.slots());
-        let is_close = own.first <= run.first && run.first <= own.first + own.slots + GAP_SLOTS;
-        let slots = (run.first + run.slots).saturating_sub(own.first).max(own.slots);
+        let (end, run_end) = (own.first + own.slots, run.first + run.slots);
+        let is_close = run.first <= end + GAP_SLOTS && own.first <= run_end + GAP_SLOTS;
+        let first = own.first.min(run.first);
+        let slots = end.max(run_end) - first;
         let taken = is_close && slots <= self.slots_most;
         if taken {
-            self.run.slots = slots;
+            self.run = Run { first, slots };
         }
         taken
     }
@@ -134,16 +136,20 @@ mod tests {
     }
 
     #[test]
-    fn it_grows_upwards_over_small_gaps_and_ends_at_its_bound() {
+    fn it_grows_over_small_gaps_and_ends_at_its_bound() {
         let mut stretch = Stretch::of(slots(100, 8), 40).expect("short enough");
         assert!(stretch.take(slots(108, 8)), "the next");
-        assert!(!stretch.take(slots(92, 8)), "an object below was there before");
         assert!(!stretch.take(slots(116 + GAP_SLOTS + 1, 1)), "too far");
+        assert!(!stretch.take(slots(100 - GAP_SLOTS - 2, 1)), "too far before");
         assert!(stretch.take(slots(124, 8)) && stretch.take(slots(116, 8)), "out of turn");
         assert_eq!(stretch.run(), Run { first: 100, slots: 32 });
         assert!(!stretch.take(slots(132, 9)), "too much");
         assert!(stretch.take(slots(132, 8)));
         assert_eq!(stretch.run(), Run { first: 100, slots: 40 });
+        let mut stretch = Stretch::of(slots(100, 8), 40).expect("short enough");
+        assert!(stretch.take(slots(92, 8)) && stretch.take(slots(70, 8)), "before it");
+        assert_eq!(stretch.run(), Run { first: 70, slots: 38 });
+        assert!(!stretch.take(slots(67, 8)), "too much");
         assert!(Stretch::of(slots(0, 41), 40).is_none());
     }
 

@@ -192,8 +192,8 @@ impl Engine {
                 }
                 let entries = Arc::clone(span.entries());
                 let is_new = !miss.was_tried && !self.store.is_in_memory(Handle::from_bits(handle));
-                let behind = (is_new && miss.extent == Extent::Onwards)
-                    .then(|| self.take_behind(&table, span, page.index, handle));
+                let behind = (is_new && matches!(miss.extent, Extent::Onwards | Extent::Downwards))
+                    .then(|| self.take_behind(&table, span, page.index, handle, miss.extent));
                 drop(table);
                 if let Some(behind) = behind {
                     self.promote_with(handle, &entries, behind);

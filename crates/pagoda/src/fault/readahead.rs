@@ -1,4 +1,4 @@
-//! Readahead: swapping in the next pages of a sequential reader.
+//! Readahead: swapping in the next pages of a sequential reader, upwards or downwards.
 //!
 //! The wake-up and the TLB shootdown of the move dominate the cost of a small swap-in. Both are
 //! paid once for a few pages here. Readahead is a guess: it takes only ready frames, only pages
@@ -11,13 +11,27 @@ use pagoda_linux::mem::range::PageRange;
 
 use crate::engine::Engine;
 use crate::fault::unreadable;
+use crate::state::pending::Extent;
 use crate::stats::counters::Counter;
 use crate::store::{Handle, NEIGHBOURS_MOST, Scratch, Store};
-use crate::table::filling::AHEAD_PAGES;
 use crate::table::{Entries, Span, Table, give, try_take};
 
-/// As long as pages are small more of them are read with another: as many as 64 KiB are.
-const NEIGHBOURS_BYTES: usize = 64 << 10;
+/// The most that is swapped in ahead. The reader runs meanwhile, and waits once for so much: with
+/// 768 KiB a sort of ten times its budget takes a tenth less than with 256. Memory is lost if the
+/// reader stops, so it is less than the low watermark of the least budget.
+const AHEAD_BYTES: usize = 768 << 10;
+
+/// The most pages of them.
+const AHEAD_MOST: usize = NEIGHBOURS_MOST;
+
+/// The indices that an access of this extent goes on with from `first` on, as far as the span has
+/// them.
+fn onwards(first: usize, indices: std::ops::Range<usize>, extent: Extent) -> impl Iterator<Item = usize> {
+    let is_down = extent == Extent::Downwards;
+    let count =
+        if is_down { (first + 1).saturating_sub(indices.start) } else { indices.end.saturating_sub(first) };
+    (0..count).map(move |i| if is_down { first - i } else { first + i })
+}
 
 /// Pages behind another that are in the file or at the server, too. The busy bits of their entries
 /// are held.
@@ -28,9 +42,15 @@ pub(crate) struct Behind {
 }
 
 impl Engine {
-    /// Swaps in up to [`AHEAD_PAGES`] pages from `address` on, of one mapping, each of them wholly
-    /// stored in memory. Returns their number: none where readahead is switched off.
-    pub(crate) fn fetch_ahead(&self, address: usize, scratch: &mut Scratch) -> usize {
+    /// The most pages that come ahead of a reader.
+    fn ahead_pages(&self) -> usize {
+        (AHEAD_BYTES / self.entry_bytes()).clamp(1, AHEAD_MOST)
+    }
+
+    /// Swaps in up to [`AHEAD_BYTES`] from the one at `address` on, in the direction of
+    /// `extent`, of one mapping, each of them wholly stored in memory. Returns their number: none
+    /// where readahead is switched off.
+    pub(crate) fn fetch_ahead(&self, address: usize, extent: Extent, scratch: &mut Scratch) -> usize {
         if !self.fetches_ahead {
             return 0;
         }
@@ -43,16 +63,19 @@ impl Engine {
             return 0;
         }
         let Some(span) = table.find(address) else { return 0 };
-        let page = table.page_at(span, address);
-        let (taken, count) = self.take_stored(&table, span, page.index);
+        let (mut taken, count) = self.take_stored(&table, span, table.page_at(span, address).index, extent);
         let mut slots: Vec<Slot> = (0..count).map_while(|_| self.take_whole_ready(scratch.taker)).collect();
-        for (i, (word, _)) in taken[..count].iter().enumerate().skip(slots.len()) {
-            give(span.entry(page.index + i), *word);
+        for (index, word, _) in &taken[slots.len()..count] {
+            give(span.entry(*index), *word);
         }
+        let taken = &mut taken[..slots.len()];
+        taken.sort_unstable_by_key(|(index, ..)| *index);
+        let Some((first, ..)) = taken.first() else { return 0 };
+        let start = span.page(*first, span.range(), self.entry_bytes()).addresses(0, 1).start();
         // Frames of slots that follow each other move together.
         slots.sort_by_key(Slot::index);
-        for (slot, (_, handle)) in slots.iter_mut().zip(taken) {
-            let (content, handle) = (self.space.bytes_mut(slot), Handle::from_bits(handle));
+        for (slot, (_, _, handle)) in slots.iter_mut().zip(&*taken) {
+            let (content, handle) = (self.space.bytes_mut(slot), Handle::from_bits(*handle));
             if let Err(error) = self.store.get(handle, 0, content, scratch) {
                 self.stop(unreadable(error));
             }
@@ -60,16 +83,16 @@ impl Engine {
             self.store.demote(handle);
         }
         let count = slots.len();
-        let filled_bytes = self.fill_from(page.addresses(0, 1).start(), &slots);
+        let filled_bytes = self.fill_from(start, &slots);
         let all = Granules::range(0, (self.entry_bytes() / 4096) as u32);
         for (i, slot) in slots.into_iter().enumerate() {
             let of_page = filled_bytes.saturating_sub(i * self.entry_bytes()).min(self.entry_bytes());
             let here = Granules::range(0, (of_page / 4096) as u32);
-            let (word, _) = taken[i];
+            let (index, word, _) = taken[i];
             let after = self.came_in(word, here, self.zones.of_slot(slot.index())).with_warmth(1);
             self.zones.put_pieces(&self.space, slot, all.without(here));
             self.ledger.changed(word, after);
-            give(span.entry(page.index + i), after);
+            give(span.entry(index), after);
         }
         self.note_use();
         let whole = filled_bytes / self.entry_bytes();
@@ -78,10 +101,17 @@ impl Engine {
         whole
     }
 
-    /// Takes the busy bits of entries behind a page that is in the file or at the server, as far as
-    /// they are within the span and wholly there. None if that page is in memory, or readahead is
-    /// switched off.
-    pub(crate) fn take_behind(&self, table: &Table, span: &Span, index: usize, handle: u64) -> Behind {
+    /// Takes the busy bits of entries behind a page that is in the file or at the server, in the
+    /// direction of `extent`, as far as they are within the span and wholly there. None if that
+    /// page is in memory, or readahead is switched off.
+    pub(crate) fn take_behind(
+        &self,
+        table: &Table,
+        span: &Span,
+        index: usize,
+        handle: u64,
+        extent: Extent,
+    ) -> Behind {
         let mut behind = Behind {
             taken: [(0, Word::EMPTY); NEIGHBOURS_MOST],
             handles: [Handle::ZEROES; NEIGHBOURS_MOST],
@@ -90,9 +120,8 @@ impl Engine {
         if !self.fetches_ahead || !self.store.is_farther(Handle::from_bits(handle)) {
             return behind;
         }
-        let pages = (NEIGHBOURS_BYTES / table.entry_bytes()).clamp(AHEAD_PAGES, NEIGHBOURS_MOST);
-        let last = span.indices(span.range(), table.entry_bytes()).end;
-        for index in (index + 1..last).take(pages) {
+        let indices = span.indices(span.range(), table.entry_bytes());
+        for index in onwards(index, indices, extent).skip(1).take(self.ahead_pages()) {
             let Some(word) = try_take(span.entry(index)) else { continue };
             match word.backing() {
                 Backing::Handle(handle)
@@ -122,35 +151,43 @@ impl Engine {
         }
     }
 
-    /// Takes the busy bits of entries from `first` on that are wholly within the span and wholly
-    /// stored in memory.
-    fn take_stored(&self, table: &Table, span: &Span, first: usize) -> ([(Word, u64); AHEAD_PAGES], usize) {
+    /// Takes the busy bits of entries from `first` on, in the direction of `extent`, that are
+    /// wholly within the span and wholly stored in memory. Returns them with their indices and
+    /// handles.
+    fn take_stored(
+        &self,
+        table: &Table,
+        span: &Span,
+        first: usize,
+        extent: Extent,
+    ) -> ([(usize, Word, u64); AHEAD_MOST], usize) {
         let entry_bytes = table.entry_bytes();
-        let mut taken = [(Word::EMPTY, 0); AHEAD_PAGES];
-        let last = span.indices(span.range(), entry_bytes).end;
+        let mut taken = [(0, Word::EMPTY, 0); AHEAD_MOST];
+        let indices = span.indices(span.range(), entry_bytes);
         let all = Granules::range(0, (entry_bytes / 4096) as u32);
-        for count in 0..AHEAD_PAGES {
-            let index = first + count;
+        let mut count = 0;
+        for index in onwards(first, indices, extent).take(self.ahead_pages()) {
             let page = span.page(index, span.range(), entry_bytes);
-            if index >= last || page.granules != all {
-                return (taken, count);
+            if page.granules != all {
+                break;
             }
-            let Some(word) = try_take(span.entry(index)) else { return (taken, count) };
+            let Some(word) = try_take(span.entry(index)) else { break };
             match word.backing() {
                 Backing::Handle(handle)
                     if word.resident().is_empty()
                         && self.owed_granules(&page).is_empty()
                         && self.store.is_in_memory(Handle::from_bits(handle)) =>
                 {
-                    taken[count] = (word, handle);
+                    taken[count] = (index, word, handle);
+                    count += 1;
                 }
                 _ => {
                     give(span.entry(index), word);
-                    return (taken, count);
+                    break;
                 }
             }
         }
-        (taken, AHEAD_PAGES)
+        (taken, count)
     }
 
     /// Moves the frames of `slots`, in their order, to `start` and on. Returns the number of bytes

@@ -78,11 +78,12 @@ impl Engine {
     }
 
     /// Whether the store keeps its copy of a page that is swapped in, so that evicting the clean
-    /// page stores nothing. False once the store has nearly all that it may ever use: that bounds
-    /// the memory held twice.
+    /// page stores nothing. False once the store has nearly all that it may ever use and no room in
+    /// the file for what a copy displaces: that bounds the memory held twice.
     pub(crate) fn keeps_copies(&self) -> bool {
         let limit = self.store_memory_most().get();
-        self.ledger.store_bytes() < limit - limit / 32 && !self.is_released()
+        let has_room = self.ledger.store_bytes() < limit - limit / 32 || self.store.may_displace();
+        has_room && !self.is_released()
     }
 
     /// The same of this page: one that is in the file, too, need not be in memory for it.

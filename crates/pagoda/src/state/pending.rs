@@ -60,17 +60,19 @@ impl Recent {
     /// readahead, too. Any other gets a granule alone.
     pub(crate) fn extent(&self, page: usize) -> Extent {
         let mut order = None;
-        let mut is_onwards = false;
+        let (mut is_onwards, mut is_downwards) = (false, false);
         for known in &self.pages {
             let known = known.load(Ordering::Relaxed);
             let (place, came) = (known >> ORDER_BITS, known as u32 & ((1 << ORDER_BITS) - 1));
             if place.abs_diff(page) <= 1 {
                 order = order.max(Some(came));
                 is_onwards |= place.wrapping_add(1) == page && came >= WHOLE_ORDER;
+                is_downwards |= place == page.wrapping_add(1) && came >= WHOLE_ORDER;
             }
         }
         match order.map_or(0, |order| order + 1) {
             _ if is_onwards => Extent::Onwards,
+            _ if is_downwards => Extent::Downwards,
             order if order >= WHOLE_ORDER => Extent::Page,
             order => Extent::Granules(order),
         }
@@ -94,6 +96,8 @@ pub(crate) enum Extent {
     /// As `Page`, after a fault on the page below: also reads the content behind it in the file
     /// into memory.
     Onwards,
+    /// The same after a fault on the page above, of the content before it.
+    Downwards,
     /// Two to the power of this granules, with the missing one among them. Random access would pay
     /// for fifteen others to be swapped in and evicted.
     Granules(u32),

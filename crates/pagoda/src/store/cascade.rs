@@ -79,7 +79,7 @@ impl TieredStore {
             at = Queue::after(&self.table, id);
             looked_bytes += self.table.at(id).word().len();
             let units = units_of(id);
-            if stretch.take(units) {
+            if units.first >= first_unit && stretch.take(units) {
                 state.filed.remove(&self.table, id);
                 self.table.at(id).flag(MOVING, 0);
                 let units = Units { first: units.first - first_unit, ..units };

@@ -138,6 +138,11 @@ impl TieredStore {
         }
     }
 
+    /// Whether a copy in memory may displace other objects to the file.
+    pub(crate) fn may_displace(&self) -> bool {
+        self.file.as_ref().is_some_and(|file| file.has_room_for_copies())
+    }
+
     /// Notes the blocks of an object whose bytes go to the file or are read from there.
     pub(super) fn note_blocks(&self, id: u32, word: Word, bytes: &[u8]) {
         let blocks = || packed_blocks(bytes, self.page_bytes());

@@ -172,6 +172,14 @@ mod tests {
         held
     }
 
+    /// Pages that shrink and others that do not, in turn, and pages between them in the file. Those
+    /// that did not shrink lie in front.
+    fn apart(store: &TieredStore, scratch: &mut Scratch) -> (Held, Held) {
+        let mut between = spilled(store, scratch, &[&[43; 7][..], &[43, 100].repeat(7)].concat());
+        let held = between.split_off(7);
+        (held, between)
+    }
+
     fn handles(held: &Held) -> Vec<Handle> {
         held.iter().map(|(handle, _)| *handle).collect()
     }
@@ -200,18 +208,17 @@ mod tests {
     }
 
     #[test]
-    fn objects_elsewhere_or_before_are_not_read() {
+    fn objects_before_are_read_and_those_elsewhere_are_not() {
         let (_directory, store, mut scratch) = with_file(BasePage::K64, Bytes::mib(64), Bytes::mib(64));
-        // Those that did not shrink lie in front, by themselves.
-        let held = spilled(&store, &mut scratch, &[43, 100].repeat(7));
+        let (held, _between) = apart(&store, &mut scratch);
         let all = handles(&held);
-        assert_eq!(store.promote_together(all[4], &all[..4]), 0, "it goes upwards");
         assert_eq!(store.promote_together(all[0], &[]), 0);
         assert_eq!(store.file_reads(), 0, "there is nothing that comes with it");
-        assert_eq!(store.promote_together(all[0], &all[1..]), 7);
+        assert_eq!(store.promote_together(all[4], &all[..4]), 3);
+        assert_eq!(store.promote_together(all[6], &all[7..]), 4);
         assert!(all.iter().step_by(2).all(|handle| store.is_in_memory(*handle)));
         assert_eq!(store.promote_together(all[1], &all[2..]), 6, "as much as is read at once");
-        assert_eq!(store.file_reads(), 2);
+        assert_eq!(store.file_reads(), 3);
         held.iter().for_each(|(handle, page)| assert_holds(&store, &mut scratch, *handle, page));
     }
 
@@ -222,7 +229,7 @@ mod tests {
         else {
             return;
         };
-        let held = spilled(&store, &mut scratch, &[43, 100].repeat(7));
+        let (held, between) = apart(&store, &mut scratch);
         let all = handles(&held);
         let _ = store.take_requests_together();
         // One of the two reads fails, or brings something else.
@@ -238,7 +245,7 @@ mod tests {
         assert_eq!(store.promote_together(all[0], &all[2..]), 8, "as much as is read at once");
         assert_eq!((store.file_reads() - reads, store.take_requests_together()), (2, 2));
         held.iter().for_each(|(handle, page)| assert_holds(&store, &mut scratch, *handle, page));
-        all.iter().for_each(|handle| store.free(*handle));
+        held.iter().chain(&between).for_each(|(handle, _)| store.free(*handle));
         assert_eq!((store.usage().objects, store.usage().file_bytes), (0, Bytes::ZERO));
     }
 

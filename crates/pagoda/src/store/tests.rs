@@ -105,7 +105,9 @@ pub(super) fn assert_holds(store: &TieredStore, scratch: &mut Scratch, handle: H
     assert!(back == page, "another page came back for {handle:?}");
     // It never claims to hold other content than it has.
     let part = page.len() / 4096 / 2 * 4096;
-    assert!(store.is_in_memory(handle) <= store.holds(handle, part, &page[part..], scratch).expect("stored"));
+    // What it has in memory it knows. Other threads may move the page at any moment.
+    let mut knows = || store.holds(handle, part, &page[part..], scratch).expect("stored");
+    assert!((0..100).any(|_| knows() || !store.is_in_memory(handle)));
     back[part] ^= 1;
     assert_eq!(store.holds(handle, 0, &back, scratch), Ok(false));
     assert_eq!(store.holds(handle, part, &back[part..], scratch), Ok(false));

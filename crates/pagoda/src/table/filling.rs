@@ -102,6 +102,6 @@ pub(crate) fn granules(size: BasePage) -> u32 {
     (size.bytes() / OS_PAGE) as u32
 }
 
-/// Pages of one readahead: so many that the wake-up is paid once for a few, so few that little is
-/// lost if the reader stops.
-pub(crate) const AHEAD_PAGES: usize = 4;
+/// Blocks of an entry that come with the one a sequential reader touches: so many that the wake-up
+/// is paid once for a few, so few that little is lost if the reader stops.
+pub(crate) const AHEAD_BLOCKS: usize = 4;

@@ -21,7 +21,7 @@ use pagoda_core::size::Bytes;
 use crate::engine::Engine;
 use crate::region::adoptable::RegionError;
 use crate::state::pending::Extent;
-use crate::table::filling::{AHEAD_PAGES, Density, Filling, granules, of_entry};
+use crate::table::filling::{AHEAD_BLOCKS, Density, Filling, granules, of_entry};
 use crate::table::{Entries, Page, Span};
 
 /// First touches between two looks at the density: 256 KiB of them at 4 KiB. Three looks in a row
@@ -103,7 +103,7 @@ impl Engine {
         let Filling::Blocks(size) = span.entries().filling() else { return entry };
         let granule = table.page_at(span, address).granule_of(address);
         let above = (self.entry_bytes() / OS_PAGE - 1 - granule as usize) / granules(*size) as usize;
-        Unit { bytes: size.bytes(), more: Some(above.min(AHEAD_PAGES)) }
+        Unit { bytes: size.bytes(), more: Some(above.min(AHEAD_BLOCKS)) }
     }
 
     /// The part of a staged or stored page that a touch of `granule` swaps in; None for all of it.
@@ -125,7 +125,7 @@ impl Engine {
         let goes_on = extent == Extent::Onwards && self.fetches_ahead;
         let more = goes_on && self.may_use_frames() && self.free() >= self.marks().low;
         let from = granule / count * count;
-        let end = from + count * if more { 1 + AHEAD_PAGES as u32 } else { 1 };
+        let end = from + count * if more { 1 + AHEAD_BLOCKS as u32 } else { 1 };
         let all = Granules::range(from, end.min((self.entry_bytes() / OS_PAGE) as u32));
         Some(Part { wanted: Granules::range(from, from + count), all })
     }

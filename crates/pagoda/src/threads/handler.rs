@@ -92,10 +92,14 @@ impl Engine {
                 if gave_way && !std::mem::replace(&mut fault.was_passed, true) {
                     return true;
                 }
-                self.placement.note_fault(id, fault.thread, now_ns());
-                self.placement.follow(&mut followed);
-                if self.placement.is_in_streak() {
-                    self.pay_ahead(fault.at, scratch);
+                // A sequential thread computes while what it needs next is swapped in. On one
+                // processor with its handler it would wait for that, too.
+                if self.jumps_about(fault.at) {
+                    self.placement.note_fault(id, fault.thread, now_ns());
+                    self.placement.follow(&mut followed);
+                    if self.placement.is_in_streak() {
+                        self.pay_ahead(scratch);
+                    }
                 }
                 match self.serve_or_keep(fault, scratch) {
                     Tried::Served => false,
@@ -181,14 +185,16 @@ impl Engine {
         self.events_wait.store(table.order.deferred() > 0, Ordering::Relaxed);
     }
 
-    /// Makes ready about as much as a fault here will take if its thread jumps about, as long as
+    /// Whether a fault here is none of sequential access.
+    pub(crate) fn jumps_about(&self, at: FaultAddress) -> bool {
+        matches!(self.recent.extent(at.page() / self.unit_at(at.page()).bytes), Extent::Granules(_))
+    }
+
+    /// Makes ready about as much as the fault of a thread that jumps about will take, as long as
     /// less is free than reclaim would leave. A move out of a region interrupts all other
     /// processors that run the program, which takes ten times the move: while its thread is the one
     /// that serves the fault, there may be none.
-    pub(crate) fn pay_ahead(&self, at: FaultAddress, scratch: &mut Scratch) {
-        if !matches!(self.recent.extent(at.page() / self.unit_at(at.page()).bytes), Extent::Granules(_)) {
-            return;
-        }
+    pub(crate) fn pay_ahead(&self, scratch: &mut Scratch) {
         for _ in 0..PAY_STEPS {
             if !budget::pays_ahead(self.free(), &self.marks()) {
                 return;
@@ -244,13 +250,18 @@ impl Engine {
         self.fill_around(*fault);
         match self.serve(fault.at, fault.write, extent, kind, scratch) {
             Served::Done => {
-                let ahead = match unit.more {
-                    _ if extent != Extent::Onwards => 0,
-                    None => self.fetch_ahead((page + 1) * unit.bytes, scratch),
+                let last = match (extent, unit.more) {
+                    (Extent::Onwards, None) => {
+                        page + self.fetch_ahead((page + 1) * unit.bytes, extent, scratch)
+                    }
                     // They came with it, if it was anywhere.
-                    Some(more) => usize::from(*kind != FaultKind::Zero) * more,
+                    (Extent::Onwards, Some(more)) => page + usize::from(*kind != FaultKind::Zero) * more,
+                    (Extent::Downwards, None) if page > 0 => {
+                        page - self.fetch_ahead((page - 1) * unit.bytes, extent, scratch)
+                    }
+                    _ => page,
                 };
-                self.recent.note(page + ahead, extent);
+                self.recent.note(last, extent);
                 Served::Done
             }
             Served::Again => {

@@ -124,7 +124,9 @@ impl FaultServer for InThread {
             return false;
         }
         let mut fault = Fault::new(at, write, since_ns);
-        engine.pay_ahead(at, &mut self.scratch());
+        if engine.jumps_about(at) {
+            engine.pay_ahead(&mut self.scratch());
+        }
         let mut tries = 0;
         let mut waiting = None;
         // Between two tries others may have the working memory.

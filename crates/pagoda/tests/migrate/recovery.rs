@@ -248,7 +248,7 @@ fn a_line_that_is_cut_again_after_a_long_time_is_replaced_again() {
     receiving.recover_for = RECOVER_FOR;
     let listener = any_port();
     let Ok(Endpoint::Tcp { port, .. }) = listener.endpoint() else { panic!("it is TCP") };
-    let plan = Plan { cuts: vec![(1, Cut::Ends), (4 << 20, Cut::Ends)], outage: Duration::ZERO };
+    let plan = Plan { cuts: vec![(1, Cut::Ends), (5 << 19, Cut::Ends)], outage: Duration::ZERO };
     let line = CutLine::new(port, plan).expect("a line");
     let at = Endpoint::Tcp { host: "127.0.0.1".to_owned(), port: line.port };
     thread::scope(|scope| {
