@@ -29,6 +29,9 @@ const SETTLE_NS: u64 = 200_000_000;
 /// The least time of refaults that tells enough: a hundredth of the time between two looks.
 const NEAR_LEAST_NS: f64 = 1_000_000.0;
 
+/// The time of refaults at which a share is lowered that is not used: a fifth of that time.
+const NEAR_MUCH_NS: f64 = 20_000_000.0;
+
 /// Faults at the edge that tell enough.
 const EDGE_LEAST: u64 = 8;
 
@@ -141,7 +144,7 @@ impl Balance {
             && gain > MARGIN * loss
             && self.parts > LEAST
             && now_ns >= self.not_before_ns.max(self.settled_ns)
-            && self.may_lower(seen, used)
+            && self.may_lower(seen, used, near_ns)
         {
             let parts = self.parts.min(used);
             self.parts = LEAST.max(parts - self.step.min(parts / STEP));
@@ -157,10 +160,12 @@ impl Balance {
     }
 
     /// Whether the last step has taken effect, and there is something to gain: pages wait for the
-    /// share to be less, or are in the file while colder ones are compressed.
-    fn may_lower(&self, seen: &Refaults, used: u64) -> bool {
+    /// share to be less, or are in the file while colder ones are compressed, or the program hardly
+    /// does anything but wait for pages that left just before.
+    fn may_lower(&self, seen: &Refaults, used: u64, near_ns: f64) -> bool {
         let is_full = used > self.parts - self.parts / STEP;
-        used <= self.parts + self.parts / (2 * STEP) && (is_full || seen.near_spilled >= EDGE_LEAST)
+        let is_worth = is_full || seen.near_spilled >= EDGE_LEAST || near_ns >= NEAR_MUCH_NS;
+        used <= self.parts + self.parts / (2 * STEP) && used > LEAST && is_worth
     }
 }
 

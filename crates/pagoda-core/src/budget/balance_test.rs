@@ -150,14 +150,18 @@ fn a_step_waits_until_the_last_one_has_taken_effect() {
     assert!(balance.look(&seen, lower, 3 * LOOK_NS) < lower);
 }
 
+/// A working set that does not fit, beside colder pages that are all compressed.
 #[test]
-fn a_share_that_is_not_used_is_lowered_where_pages_come_from_the_file() {
+fn a_share_that_is_not_used_is_lowered_from_what_is_used() {
     let seen =
         Refaults { stored: 900, stored_ns: 9_000_000, near: 900, near_bytes: 1, ..Refaults::default() };
     let mut balance = Balance::default();
-    assert_eq!(balance.look(&seen, WHOLE / 2, LOOK_NS), WHOLE, "there is room");
+    assert_eq!(balance.look(&seen, WHOLE / 2, LOOK_NS), WHOLE, "it does not wait for long");
     let from_file = Refaults { near_spilled: 20, ..seen };
     assert!(balance.look(&from_file, WHOLE / 2, 2 * LOOK_NS) < WHOLE / 2);
+    let waits = Refaults { stored_ns: 3 * seen.stored_ns, ..seen };
+    assert_eq!(Balance::default().look(&waits, LEAST, LOOK_NS), WHOLE, "so little is not worth it");
+    assert!(Balance::default().look(&waits, WHOLE / 2, LOOK_NS) < WHOLE / 2);
 }
 
 #[test]

@@ -24,7 +24,7 @@ use pagoda_core::migrate::received::{ReceivedMap, words_for};
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
 use pagoda_linux::codec::lz4::{self, Lz4};
-use pagoda_linux::codec::zstd::{Compressor, Decompressor};
+use pagoda_linux::codec::zstd::{Compressor, DEFAULT_LEVEL, Decompressor};
 use pagoda_linux::io::unfinished_file::UnfinishedFile;
 use pagoda_linux::mem::words::zeroed_words;
 use pagoda_linux::mem::zero_scan;
@@ -141,7 +141,7 @@ impl Writer {
         let received = ReceivedMap::new(zeroed_words(words_for(pages) as usize), pages);
         let block = options.block_bytes as usize;
         let packer = match options.codec {
-            Codec::Zstd => Packer::Zstd(Compressor::new(block)),
+            Codec::Zstd => Packer::Zstd(Compressor::new(block, DEFAULT_LEVEL)),
             Codec::Lz4 => Packer::Lz4(Lz4::new()),
             Codec::None | Codec::Zlib => Packer::None,
         };

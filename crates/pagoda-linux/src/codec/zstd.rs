@@ -46,8 +46,8 @@ unsafe extern "C" {
     fn ZSTD_isError(code: usize) -> c_uint;
 }
 
-/// The library's default: higher ones take several times as long for some percent.
-const LEVEL: c_int = 3;
+/// The library's default level: higher ones take several times as long for some percent.
+pub const DEFAULT_LEVEL: i32 = 3;
 
 fn room(bytes: usize) -> Box<[u64]> {
     vec![0; bytes.div_ceil(size_of::<u64>())].into_boxed_slice()
@@ -62,18 +62,19 @@ fn length(code: usize) -> Option<usize> {
 /// A compressor of pages. One for each thread that compresses.
 pub struct Compressor {
     room: Box<[u64]>,
+    level: c_int,
 }
 
 impl Compressor {
-    /// Allocates the memory to compress at most `source_len` bytes at once: about 600 KiB for a
-    /// page of 64 KiB.
+    /// Allocates the memory to compress at most `source_len` bytes at once by this level of the
+    /// library: about 600 KiB for a page of 64 KiB by its default.
     #[must_use]
-    pub fn new(source_len: usize) -> Self {
+    pub fn new(source_len: usize, level: i32) -> Self {
         // SAFETY: both compute sizes.
         let bytes = unsafe {
-            ZSTD_estimateCCtxSize_usingCParams(ZSTD_getCParams(LEVEL, source_len as c_ulonglong, 0))
+            ZSTD_estimateCCtxSize_usingCParams(ZSTD_getCParams(level, source_len as c_ulonglong, 0))
         };
-        Self { room: room(bytes) }
+        Self { room: room(bytes), level }
     }
 
     /// Compresses `source`. `None` if the result does not fit in `into`.
@@ -93,7 +94,7 @@ impl Compressor {
                 into.len(),
                 source.as_ptr().cast(),
                 source.len(),
-                LEVEL,
+                self.level,
             ))
         }
     }
@@ -148,7 +149,8 @@ mod tests {
     fn pages_of_every_length_come_back_and_damage_or_a_wrong_length_is_noticed() {
         for len in [4096, 16384, 65536] {
             let page: Vec<u8> = (0..len as u32).map(|i| (i.wrapping_mul(i >> 9) >> 3) as u8).collect();
-            let (mut compressor, mut decompressor) = (Compressor::new(len), Decompressor::new());
+            let (mut compressor, mut decompressor) =
+                (Compressor::new(len, DEFAULT_LEVEL), Decompressor::new());
             let (mut packed, mut back) = (vec![0; len], vec![0; len]);
             for _ in 0..3 {
                 let short = compressor.compress(&page, &mut packed).expect("it fits");

@@ -12,9 +12,8 @@ use pagoda_core::migrate::frame::Body;
 use pagoda_core::migrate::geometry::STRIPE_PAGES;
 use pagoda_core::migrate::handshake::{Answer, Codec, Greeting, PROOF_BYTES, Refusal, VERSION};
 use pagoda_core::migrate::reply::Reply;
-use pagoda_linux::codec::lz4::Lz4;
-use pagoda_linux::codec::pack;
-use pagoda_linux::codec::zstd::Compressor;
+use pagoda_linux::codec::pack::{self, BlockPacker};
+use pagoda_linux::codec::zstd::{Compressor, DEFAULT_LEVEL};
 use twox_hash::XxHash3_64;
 
 use super::*;
@@ -45,9 +44,10 @@ const TARGETS: [&str; 3] = ["wire", "unpack", "receive"];
 
 /// A base page of 64 KiB as a store packs it.
 fn store_packed() -> Vec<u8> {
-    let content: Vec<u8> = (0..16 * PAGE).map(|i| (i / 9) as u8).collect();
+    let digits = (0..8 * PAGE as u32).map(|i| b'0' + (i.wrapping_mul(2_654_435_761) >> 24) as u8 % 10);
+    let content: Vec<u8> = (0..8 * PAGE).map(|i| (i / 9) as u8).chain(digits).collect();
     let mut into = vec![0; content.len()];
-    let len = pack::pack(&content, &mut into, &mut Lz4::default()).expect("it packs");
+    let len = pack::pack(&content, &mut into, &mut BlockPacker::default()).expect("it packs");
     into.truncate(len);
     into
 }
@@ -56,7 +56,7 @@ fn store_packed() -> Vec<u8> {
 fn store_packed_whole() -> Vec<u8> {
     let content: Vec<u8> = (0..16 * PAGE).map(|i| (i / 9) as u8).collect();
     let mut into = vec![0; content.len()];
-    let mut compressor = Compressor::new(content.len());
+    let mut compressor = Compressor::new(content.len(), DEFAULT_LEVEL);
     let len = pack::pack_dense(&content, &mut into, &mut compressor).expect("it packs");
     into.truncate(len);
     into

@@ -32,12 +32,12 @@ pub fn unpack(input: &[u8]) -> Got {
             first
         }
         None => {
-            let block = &mut [0; pack::BLOCK];
-            let whole = PageUnpacker::default().unpack(packed, &mut room[..len]);
+            let mut unpacker = PageUnpacker::default();
+            let whole = unpacker.unpack(packed, &mut room[..len]);
             let has_parts = whole.is_some() && !pack::is_dense(packed);
             for at in (0..len).step_by(pack::BLOCK).filter(|_| has_parts) {
                 let part = &mut [0; pack::BLOCK];
-                pack::unpack(packed, len, at, part, block).expect("the whole was unpacked");
+                unpacker.unpack_part(packed, len, at, part).expect("the whole was unpacked");
                 assert!(part[..] == room[at..at + pack::BLOCK], "{at} of {len}");
             }
             whole

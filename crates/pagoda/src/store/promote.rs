@@ -13,7 +13,7 @@
 use std::sync::atomic::Ordering;
 
 use pagoda_core::size::Bytes;
-use pagoda_linux::codec::pack::{BLOCK, is_dense, pack_block, packed_blocks, unpack_block};
+use pagoda_linux::codec::pack::{BLOCK, is_dense, pack_block, packed_blocks};
 use pagoda_linux::process::lock::Held;
 
 use super::file::{BATCH, FileTier};
@@ -183,7 +183,7 @@ impl TieredStore {
             Err(error) if self.is_still_at(id, word) => return Err(error),
             Err(_) => return Ok(None),
         };
-        let right = self.digest(bytes) == digest && unpack_block(bytes, into).is_some();
+        let right = self.digest(bytes) == digest && scratch.unpacker.unpack_block(bytes, into).is_some();
         #[cfg(test)]
         self.parts_read.fetch_add(u64::from(right), Ordering::Relaxed);
         Ok(right.then_some(digest))
@@ -205,10 +205,10 @@ impl TieredStore {
         if !offset.is_multiple_of(BLOCK) || !self.blocks.knows(id) {
             return false;
         }
-        let Scratch { block, lz4, .. } = scratch;
+        let Scratch { repacked, packer, .. } = scratch;
         (offset / BLOCK..).zip(content.chunks(BLOCK)).all(|(number, content)| {
-            pack_block(content, block, lz4)
-                .is_some_and(|len| self.blocks.is(id, number, self.digest(&block[..len])))
+            pack_block(content, repacked, packer)
+                .is_some_and(|len| self.blocks.is(id, number, self.digest(&repacked[..len])))
         })
     }
 

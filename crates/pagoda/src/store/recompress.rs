@@ -8,12 +8,12 @@
 use std::collections::VecDeque;
 
 use pagoda_core::size::Bytes;
-use pagoda_linux::codec::zstd::Compressor;
+use pagoda_linux::codec::zstd::{Compressor, DEFAULT_LEVEL};
 use pagoda_linux::process::thread::{cpu_ns, now_ns, sleep_us};
 
 use super::objects::{DENSE, FREED, Kind, MOVING};
 use super::{Scratch, TieredStore};
-use pagoda_linux::codec::pack::{pack_dense, unpack};
+use pagoda_linux::codec::pack::pack_dense;
 
 /// A page that was put so long ago is cold: most refaults come sooner.
 const COLD_NS: u64 = 30_000_000_000;
@@ -54,7 +54,7 @@ impl Condenser {
 impl TieredStore {
     pub(super) fn condenser(&self) -> Condenser {
         Condenser {
-            compressor: Compressor::new(self.page_bytes()),
+            compressor: Compressor::new(self.page_bytes(), DEFAULT_LEVEL),
             scratch: Scratch::new(self.base),
             page: vec![0; self.page_bytes()].into_boxed_slice(),
             dense: vec![0; self.page_bytes()].into_boxed_slice(),
@@ -140,7 +140,9 @@ impl TieredStore {
         let bytes = &mut scratch.packed[..word.len()];
         self.memory.read(word.first(), 0..word.len(), bytes);
         let room = word.len() - word.len() / WORTH;
-        let len = unpack(bytes, page.len(), 0, page, &mut scratch.block)
+        let len = scratch
+            .unpacker
+            .unpack_part(bytes, page.len(), 0, page)
             .and_then(|()| pack_dense(page, &mut dense[..room], compressor));
         let first = len.and_then(|len| self.memory.reserve_blocks(len, id));
         if let (Some(len), Some(first)) = (len, first) {

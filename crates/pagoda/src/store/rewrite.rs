@@ -54,7 +54,7 @@ impl TieredStore {
         if !may_be_rewritten(object, word) || !object.enter(word) {
             return false;
         }
-        let Scratch { packed, repacked, lz4, .. } = scratch;
+        let Scratch { packed, repacked, packer, .. } = scratch;
         let header = &mut packed[..header_bytes(self.page_bytes())];
         self.memory.read(word.first(), 0..header.len(), header);
         object.leave();
@@ -63,7 +63,9 @@ impl TieredStore {
         for block in changed.iter().flat_map(|run| run.start / BLOCK..run.end.div_ceil(BLOCK)) {
             let Some((at, old)) = place_of_block(header, self.page_bytes(), block) else { return false };
             let Some(into) = repacked.get_mut(filled..) else { return false };
-            let Some(len) = pack_block(&content[block * BLOCK..][..BLOCK], into, lz4) else { return false };
+            let Some(len) = pack_block(&content[block * BLOCK..][..BLOCK], into, packer) else {
+                return false;
+            };
             let room = units_of(len, self.page_bytes());
             if room != units_of(old, self.page_bytes()) || filled + room > repacked.len() {
                 return false;

@@ -5,8 +5,7 @@
 
 use pagoda_core::page::BasePage;
 use pagoda_core::space::extents::SLOT;
-use pagoda_linux::codec::lz4::Lz4;
-use pagoda_linux::codec::zstd::Decompressor;
+use pagoda_linux::codec::pack::{BlockPacker, PageUnpacker};
 use pagoda_linux::io::direct_file::AlignedBuffer;
 
 use super::images::Brought;
@@ -15,16 +14,14 @@ use crate::frames::zones::Taker;
 /// The longest page that is stored at once: larger base pages are put in pieces of it.
 pub(super) const PIECE_MAX: usize = 64 << 10;
 
-/// Working memory of one thread: about three pages and 130 KiB.
+/// Working memory of one thread: about three pages and 250 KiB.
 pub struct Scratch {
-    pub(super) lz4: Lz4,
-    pub(super) zstd: Decompressor,
+    pub(super) packer: BlockPacker,
+    pub(super) unpacker: PageUnpacker,
     /// Compressed bytes, on their way in or out of memory.
     pub(super) packed: Box<[u8]>,
     /// Compressed bytes that are made of others, or a page of which a part is wanted.
     pub(super) repacked: Box<[u8]>,
-    /// One block, where a part of it is wanted.
-    pub(super) block: Box<[u8]>,
     /// Slots as they are in the file. An object as long as a page may begin in the middle of a
     /// slot.
     pub(super) slots: AlignedBuffer,
@@ -40,11 +37,10 @@ impl Scratch {
     pub fn new(base: BasePage) -> Self {
         let page = piece(base);
         Self {
-            lz4: Lz4::new(),
-            zstd: Decompressor::new(),
+            packer: BlockPacker::default(),
+            unpacker: PageUnpacker::default(),
             packed: vec![0; page].into_boxed_slice(),
             repacked: vec![0; page].into_boxed_slice(),
-            block: vec![0; pagoda_linux::codec::pack::BLOCK].into_boxed_slice(),
             slots: AlignedBuffer::new(page + SLOT),
             brought: Brought::default(),
             taker: Taker::ONCE,

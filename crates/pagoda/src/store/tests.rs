@@ -174,7 +174,7 @@ fn inner_waste_stays_below_15_percent() {
             while packed < 6 << 20 {
                 let page = page_of(store.page_bytes(), percent, puts);
                 let mut into = vec![0; page.len()];
-                packed += pack(&page, &mut into, &mut scratch.lz4).expect("it shrinks") as u64;
+                packed += pack(&page, &mut into, &mut scratch.packer).expect("it shrinks") as u64;
                 stored(store.put(&page, &mut scratch));
                 puts += 1;
             }

@@ -27,9 +27,7 @@ use super::scratch::piece;
 use super::{GetError, Handle, OpenError, Put, PutError, Scratch, Store, StoreConfig, StoreUsage};
 use crate::crypto::digest::Digester;
 use crate::crypto::sealing::{Sealer, Version};
-use pagoda_linux::codec::pack::{
-    extent, header_bytes, is_dense, is_packed, pack, repack, unpack, unpack_dense,
-};
+use pagoda_linux::codec::pack::{extent, header_bytes, is_dense, pack, repack};
 
 /// How often a put makes room before it gives up. One round frees about 1 MiB, so more than one
 /// means that other threads took the room, or were reading all that could leave.
@@ -303,16 +301,16 @@ impl TieredStore {
         scratch: &mut Scratch,
     ) -> Result<bool, GetError> {
         let wanted = offset..offset + content.len();
-        let Scratch { packed, slots, block, zstd, repacked, .. } = scratch;
+        let Scratch { packed, slots, unpacker, repacked, .. } = scratch;
         let (bytes, raw) = self.load(id, wanted.clone(), packed, slots)?;
         if raw {
             return Ok(bytes[wanted] == *content);
         }
         if is_dense(bytes) {
-            unpack_dense(bytes, repacked, zstd).ok_or(GetError::Corrupt)?;
+            unpacker.unpack_dense(bytes, repacked).ok_or(GetError::Corrupt)?;
             return Ok(repacked[wanted] == *content);
         }
-        is_packed(bytes, self.page, offset, content, block).ok_or(GetError::Corrupt)
+        unpacker.is_packed(bytes, self.page, offset, content).ok_or(GetError::Corrupt)
     }
 }
 
@@ -325,7 +323,7 @@ impl Store for TieredStore {
             None => {}
         }
         // A page that gains less than an eighth is kept unpacked: it costs no time to fetch.
-        let packed = pack(page, &mut scratch.packed[..self.page / 8 * 7], &mut scratch.lz4);
+        let packed = pack(page, &mut scratch.packed[..self.page / 8 * 7], &mut scratch.packer);
         let bytes = packed.map_or(page, |len| &scratch.packed[..len]);
         let id = self.put_object(bytes, packed.is_none(), self.digest(page))?;
         if packed.is_none() {
@@ -350,7 +348,7 @@ impl Store for TieredStore {
             Meaning::Image(page) => return self.get_of_image(handle, page, offset, into, scratch),
             Meaning::Object(id) => id,
         };
-        let Scratch { packed, slots, block, zstd, repacked, .. } = scratch;
+        let Scratch { packed, slots, unpacker, repacked, .. } = scratch;
         let wanted = offset..offset + into.len();
         let (bytes, raw) = self.load(id, wanted.clone(), packed, slots)?;
         if raw {
@@ -359,13 +357,13 @@ impl Store for TieredStore {
         }
         if is_dense(bytes) {
             if into.len() == self.page {
-                return unpack_dense(bytes, into, zstd).ok_or(GetError::Corrupt);
+                return unpacker.unpack_dense(bytes, into).ok_or(GetError::Corrupt);
             }
-            unpack_dense(bytes, repacked, zstd).ok_or(GetError::Corrupt)?;
+            unpacker.unpack_dense(bytes, repacked).ok_or(GetError::Corrupt)?;
             into.copy_from_slice(&repacked[wanted]);
             return Ok(());
         }
-        unpack(bytes, self.page, offset, into, block).ok_or(GetError::Corrupt)
+        unpacker.unpack_part(bytes, self.page, offset, into).ok_or(GetError::Corrupt)
     }
 
     fn holds(
@@ -411,13 +409,13 @@ impl Store for TieredStore {
         if !self.is_in_memory(handle) {
             return Ok(None);
         }
-        let Scratch { lz4, packed, repacked, block, slots, .. } = scratch;
+        let Scratch { packer, unpacker, packed, repacked, slots, .. } = scratch;
         let (bytes, raw) = self.load(id, 0..self.page, packed, slots)?;
         if raw || is_dense(bytes) {
             return Ok(None);
         }
         let room = &mut repacked[..self.page / 8 * 7];
-        let Some(len) = repack(bytes, changed, content, room, block, lz4) else { return Ok(None) };
+        let Some(len) = repack(bytes, changed, content, room, unpacker, packer) else { return Ok(None) };
         // Without room for it the caller has to keep the page, and the next put says why.
         let Ok(anew) = self.put_object(&repacked[..len], false, 0) else { return Ok(None) };
         self.contents.carry(id, anew, changed, content, self.content_digester());
