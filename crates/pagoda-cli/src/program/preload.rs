@@ -64,13 +64,13 @@ fn find_with(
         (found, Some(embedded)) => {
             let origin = match found {
                 None => "from inside pagoda",
-                Some(_) => "from inside pagoda; the one installed with it is of another build",
+                Some(_) => "from inside pagoda; the one installed with it does not fit",
             };
             let placed = embedded.place(directories);
             placed.map(|path| Library { path, origin }).map_err(|reasons| {
                 ExitError::own(format!(
-                    "the preload library can't be put anywhere for the loader ({reasons}); set XDG_CACHE_HOME to a \
-                     directory of yours that is not mounted noexec, or name a copy of the library in {ENV}"
+                    "could not put the preload library into a directory of yours ({reasons}); set XDG_CACHE_HOME to \
+                     one that is not mounted noexec, or name a copy of the library in {ENV}"
                 ))
             })
         }
@@ -129,6 +129,21 @@ mod tests {
     fn a_library_that_is_not_there_says_where_it_was_looked_for() {
         let named = find(Some(OsStr::new("/nonexistent/p.so"))).err().expect("not there").to_string();
         assert!(named.contains("/nonexistent/p.so") && named.contains(ENV), "{named}");
+    }
+
+    #[test]
+    fn the_library_inside_is_taken_before_one_of_another_build() {
+        let scratch = tempfile::tempdir_in("/var/tmp").expect("a directory");
+        let embedded = Embedded { name: "libpagoda_preload-0.1.0-test.so", content: b"the library" };
+        let directory = scratch.path().join("pagoda");
+        let find = |named: Option<&OsStr>| find_with(named, Some(&embedded), [directory.clone()].into_iter());
+        // Beside this test there may be one of the build.
+        let library = find(None).expect("placed");
+        assert_eq!(library.path, directory.join(embedded.name));
+        assert!(library.origin.starts_with("from inside pagoda"), "{}", library.origin);
+        let named = find(Some(library.path.as_os_str())).expect("there");
+        assert_eq!((named.path, named.origin), (library.path, "named in PAGODA_PRELOAD"));
+        assert!(find(Some(OsStr::new("/nonexistent/p.so"))).is_err(), "no other is taken in its place");
     }
 
     #[test]
