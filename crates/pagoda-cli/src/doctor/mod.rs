@@ -1,8 +1,8 @@
 //! `pagoda doctor`: the features of this machine, their consequences, and how to mend missing ones.
 //!
 //! The probe and the installation find out, `rows` has the consequences, `remedies` the steps that
-//! mend them; this file only prints. It must never change the machine, and never say that something
-//! works which was not tried.
+//! mend them; this file only prints. It must never change the machine's settings, and never say
+//! that something works which was not tried.
 
 mod remedies;
 mod rows;
@@ -49,7 +49,8 @@ impl Findings {
         let missing = report.run.err().map(|missing| missing.to_string());
         let not_installed = || {
             let Installation { preload, store_directory } = installation;
-            [preload, store_directory].into_iter().find_map(|found| Some(found.as_ref().err()?.to_string()))
+            let refused = preload.as_ref().err().or(store_directory.as_ref().err());
+            refused.map(ToString::to_string)
         };
         let reason = missing.or_else(not_installed);
         Self {

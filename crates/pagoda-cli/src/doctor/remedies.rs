@@ -172,7 +172,8 @@ const PRELOAD: Mend = Mend {
     id: "preload",
     what: "The preload library, on a path without spaces, colons and dollar signs, not mounted noexec",
     steps: "\
-cargo build --release --workspace         # from the sources: it lies beside pagoda then
+cargo build --release   # from the sources: it lies beside pagoda then
+cargo install --path crates/pagoda-cli --features embed   # or inside of it
 export PAGODA_PRELOAD=/lib/libpagoda_preload.so   # or where it was put",
 };
 

@@ -5,14 +5,13 @@
 
 mod userfault;
 
-use std::path::PathBuf;
-
 use pagoda_core::page::HUGE_FRAME;
 use pagoda_linux::probe::{Machine, Report, ZramModule};
 use pagoda_linux::procfs::pagemap::ScanMethod;
 use serde::Serialize;
 
 use crate::exit_error::ExitError;
+use crate::program::preload::Library;
 use crate::run::Installation;
 
 /// Whether something is there.
@@ -92,11 +91,13 @@ fn kernel(report: &Report) -> Row {
 }
 
 fn installed(Installation { preload, store_directory }: &Installation) -> [Row; 2] {
-    let tried = |tried: &Result<PathBuf, ExitError>| match tried {
-        Ok(path) => (State::Ok, path.display().to_string()),
+    let tried = |tried: Result<String, &ExitError>| match tried {
+        Ok(found) => (State::Ok, found),
         Err(error) => (State::Missing, error.to_string()),
     };
-    let ((preload, preload_text), (store, store_text)) = (tried(preload), tried(store_directory));
+    let library = |library: &Library| format!("{} ({})", library.path.display(), library.origin);
+    let (preload, preload_text) = tried(preload.as_ref().map(library));
+    let (store, store_text) = tried(store_directory.as_ref().map(|path| path.display().to_string()));
     [
         row(
             ("preload", "preload library"),

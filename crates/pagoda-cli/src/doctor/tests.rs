@@ -3,6 +3,7 @@
 use super::*;
 
 use crate::exit_error::ExitError;
+use crate::program::preload::Library;
 use pagoda_core::size::Bytes;
 use pagoda_linux::probe::{
     Access, Feature, Features, KernelVersion, Limits, Machine, Missing, Refusal, Userfault, Way, Zram,
@@ -55,7 +56,8 @@ fn healthy() -> Report {
 }
 
 fn installed() -> Installation {
-    Installation { preload: Ok("/lib/p.so".into()), store_directory: Ok("/var/tmp".into()) }
+    let library = Library { path: "/lib/p.so".into(), origin: "from a test" };
+    Installation { preload: Ok(library), store_directory: Ok("/var/tmp".into()) }
 }
 
 fn findings(report: &Report) -> Findings {
@@ -169,9 +171,9 @@ fn zram_that_is_absent_has_a_mend_and_no_reserved_huge_pages_are_no_lack() {
 
 #[test]
 fn a_run_that_would_not_start_does_not_work() {
-    let refused = |what: &str| Err(ExitError::own(format!("{what} is refused")));
-    let without_library = Installation { preload: refused("a b.so"), ..installed() };
-    let without_store = Installation { store_directory: refused("/tmp"), ..installed() };
+    let refused = |what: &str| ExitError::own(format!("{what} is refused"));
+    let without_library = Installation { preload: Err(refused("a b.so")), ..installed() };
+    let without_store = Installation { store_directory: Err(refused("/tmp")), ..installed() };
     for (installation, id, what, step) in [
         (without_library, "preload", "a b.so", "PAGODA_PRELOAD"),
         (without_store, "direct_io", "/tmp", "--file-limit 0"),

@@ -5,6 +5,7 @@
 //! anything.
 
 mod elf;
+mod embedded;
 pub mod preload;
 mod shell;
 

@@ -36,7 +36,8 @@ use crate::custody::{self, Custody};
 use crate::doctor;
 use crate::exit_error::ExitError;
 use crate::output_file::OutputFile;
-use crate::program::{self, preload};
+use crate::program;
+use crate::program::preload::{self, Library};
 use crate::trace::file::{self as trace_file, Header};
 use budget::{Group, Size};
 use paths::TreeFile;
@@ -130,7 +131,7 @@ pub struct RunArgs {
 
 /// The parts of a managed run beyond the program itself.
 struct Managed {
-    preload: PathBuf,
+    preload: Library,
     tree: TreeFile,
     custody: Custody,
     config: Config,
@@ -233,7 +234,7 @@ fn prepare(args: &RunArgs, run: &Run, remote: Option<RemoteAddress>) -> Result<M
     Ok(Managed { preload, tree, custody, config, _password: password, trace })
 }
 
-fn preload_library() -> Result<PathBuf, ExitError> {
+fn preload_library() -> Result<Library, ExitError> {
     preload::find(std::env::var_os(preload::ENV).as_deref())
 }
 
@@ -244,13 +245,14 @@ fn store_directory(named: Option<&Path>, file_limit: Option<Bytes>) -> Result<Pa
 /// What a run takes beside the kernel's part, each tried as a run without options does.
 pub struct Installation {
     /// The library that is loaded into the program.
-    pub preload: Result<PathBuf, ExitError>,
+    pub preload: Result<Library, ExitError>,
     /// Where the store's file goes.
     pub store_directory: Result<PathBuf, ExitError>,
 }
 
 impl Installation {
-    /// Tries both. Nothing is left behind.
+    /// Tries both. Nothing is left behind but the file of a library that is inside this command,
+    /// as after a run.
     pub fn find() -> Self {
         Self { preload: preload_library(), store_directory: store_directory(None, None) }
     }
@@ -299,8 +301,8 @@ struct Run<'a> {
 impl Run<'_> {
     fn managed(self, managed: Managed) -> Result<ExitCode, ExitError> {
         let mut command = self.command();
-        command
-            .env("LD_PRELOAD", preload::value(&managed.preload, std::env::var_os("LD_PRELOAD").as_deref()));
+        let preloaded = std::env::var_os("LD_PRELOAD");
+        command.env("LD_PRELOAD", preload::value(&managed.preload.path, preloaded.as_deref()));
         command.env(config::ENV, managed.config.to_env());
         let tree = managed.tree.tree();
         let (mut sampler, mut serving) = (None, None);
