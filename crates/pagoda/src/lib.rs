@@ -28,8 +28,9 @@
 //! The managers of one process know nothing of each other: one for each tenant gives each a budget
 //! of its own. [`Manager::adopt`] takes memory that was mapped elsewhere, as an [`AdoptedRegion`],
 //! whose content is given back or forgotten at the end. Its unsafe part is
-//! [`ForeignMemory::new`], by which the owner vouches for the memory. The crate's `examples/` show
-//! all three.
+//! [`ForeignMemory::new`], by which the owner vouches for the memory. By
+//! [`ForeignMemory::movable`] it can be sent to other hosts and received into, as a region can. The
+//! crate's `examples/` show all three.
 //!
 //! # Which option when
 //! - Without privileges: `user_mode_only(true)`. System calls get `EFAULT` for swapped-out pages,

@@ -296,7 +296,8 @@ impl Manager {
 
     /// Takes memory that was mapped by another under management, with its content, which
     /// [`AdoptedRegion`] gives back or forgets. Making a [`ForeignMemory`] is unsafe: its owner
-    /// vouches for the memory.
+    /// vouches for the memory. Shared memory is refused: the kernel moves no pages out of it, and
+    /// does not show what other mappings of it write.
     ///
     /// # Errors
     /// See [`RegionError`]: memory of which a part is managed already is refused.
@@ -305,7 +306,8 @@ impl Manager {
     }
 
     /// The same with a base page of its own, as [`RegionBuilder::base_page`] tells. For 2 MiB it
-    /// gets 64 KiB: whether its mapping may have huge pages is for its owner to say.
+    /// gets 64 KiB: whether its mapping may have huge pages is for its owner to say. Base pages are
+    /// counted from its first address.
     ///
     /// # Errors
     /// As [`adopt`](Self::adopt), and if the manager can't have that base page.

@@ -20,7 +20,7 @@ use pagoda_linux::mem::words::zeroed_words;
 use pagoda_migrate::{LiveReader, LiveSource, Room};
 
 use crate::migrate::source::RegionSource;
-use crate::region::Region;
+use crate::region::{Managed, Region};
 
 /// Rounds with the owner running, the first included. Each is shorter than the one before, or its
 /// owner writes faster than pages are packed, and no round would help.
@@ -64,6 +64,24 @@ pub struct Saved {
 }
 
 impl Region {
+    /// As [`Managed::snapshot`], once prefetching has ended: each page that it brings would count
+    /// as written.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn snapshot(
+        &self,
+        path: impl AsRef<Path>,
+        options: PackOptions,
+        stop: impl FnOnce(),
+        go_on: impl FnOnce(),
+    ) -> Result<Saved, SnapshotError> {
+        self.wait_for_prefetch();
+        Managed::snapshot(self, path, options, stop, go_on)
+    }
+}
+
+impl Managed {
     /// Saves the region to an image that is to be `path`, while it is in use. An image that is
     /// there is replaced when all of the new one is on disk. With a
     /// [`base`](PackOptions::base) only blocks that differ from it take room.
@@ -74,7 +92,8 @@ impl Region {
     /// meanwhile, either: to the kernel a page that is swapped in is a written one. `go_on` is
     /// called in any case once `stop` was.
     ///
-    /// Blocks for as long as packing all of it takes, and until prefetching has ended.
+    /// Blocks for as long as packing all of it takes. Adopted memory has to be
+    /// [movable](crate::ForeignMemory::movable).
     ///
     /// # Errors
     /// See [`SnapshotError`]: nothing has changed at `path` then.
@@ -85,8 +104,6 @@ impl Region {
         stop: impl FnOnce(),
         go_on: impl FnOnce(),
     ) -> Result<Saved, SnapshotError> {
-        // Each page that it brings would count as written.
-        self.wait_for_prefetch();
         let source = RegionSource::begin(self).map_err(SnapshotError::Region)?;
         let mut saving = Saving::begin(&source, path.as_ref(), options)?;
         let mut rounds = 0;

@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use images::manager;
 use pagoda::{BasePage, Bytes, Region};
 use pagoda_image::{Codec, Image, Key, PackOptions};
+use pagoda_linux::testing::foreign::Foreign;
 use support::scratch;
 
 fn options() -> PackOptions {
@@ -70,6 +71,30 @@ fn what_is_saved_is_restored_for_every_base_page_codec_and_block() {
 }
 
 /// A region that was restored, written and saved: a mix of pages of the image and of its own.
+#[test]
+fn adopted_memory_is_saved_as_a_region_is() {
+    let (_directory, path) = scratch();
+    for base in [Some(BasePage::K4), Some(BasePage::K64), None] {
+        let Some(manager) = manager(Bytes::mib(32), base) else { return };
+        // It begins in the middle of a base page, and so it ends.
+        let pages = 3..3 + 10_001;
+        let foreign = Foreign::private(pages.end + 4).expect("memory");
+        let bytes = foreign.bytes(pages.clone());
+        let mut memory = vec![0; bytes.range().len()];
+        for (page, part) in memory.chunks_mut(4096).enumerate().filter(|(page, _)| page % 7 < 3) {
+            part.fill(page as u8 | 1);
+            bytes.write_words(page * 4096, part);
+        }
+        let region = manager.adopt(foreign.give_movable(pages)).expect("adopted");
+        region.page_out(0, region.len() / 2).expect("stored");
+        region.snapshot(&path, options(), || {}, || {}).expect("saved");
+        assert!(content(&path) == memory, "{base:?}");
+        let mut found = vec![0; memory.len()];
+        bytes.read_at(0, &mut found);
+        assert!(found == memory, "{base:?}: it is as it was");
+    }
+}
+
 #[test]
 fn a_restored_region_is_saved() {
     let (_directory, path) = scratch();

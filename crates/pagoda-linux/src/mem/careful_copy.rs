@@ -12,7 +12,7 @@
 use linux_raw_sys::general::{__NR_process_vm_readv, __NR_process_vm_writev};
 use rustix::io::Errno;
 
-use crate::mem::region_memory::RegionMemory;
+use crate::mem::region_bytes::RegionBytes;
 use crate::raw_syscall::syscall6;
 
 /// Whether the kernel copies for this process.
@@ -25,7 +25,7 @@ pub fn try_out() -> Result<(), Errno> {
     unsafe { copy(__NR_process_vm_readv, into.as_mut_ptr().addr(), from.as_ptr().addr(), 1) }.map(drop)
 }
 
-impl RegionMemory {
+impl RegionBytes {
     /// Copies from the region as far as its pages are there, or come. Returns how many bytes that
     /// were. Panics if it reaches beyond the end.
     #[must_use]
@@ -44,8 +44,8 @@ impl RegionMemory {
         let to = self.check(offset, from.len()).addr();
         let at = from.as_ptr().expose_provenance();
         // SAFETY: the kernel reads `from`, which is borrowed for the call, and writes to this
-        // mapping, as another process would; no reference into it exists, for `words_mut` borrows
-        // it exclusively.
+        // mapping, as another process would; no reference into it exists, for
+        // `RegionMemory::words_mut` borrows it exclusively.
         unsafe { copy(__NR_process_vm_writev, at, to, from.len()) }.unwrap_or(0)
     }
 }
@@ -66,6 +66,7 @@ unsafe fn copy(call: u32, local: usize, remote: usize, len: usize) -> Result<usi
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mem::region_memory::RegionMemory;
     use pagoda_core::page::OS_PAGE;
 
     #[test]

@@ -15,6 +15,7 @@ pub mod occupancy;
 pub mod own_memory;
 pub mod plain_memory;
 pub mod range;
+pub mod region_bytes;
 pub mod region_memory;
 pub mod reserved;
 pub mod secret;

@@ -5,8 +5,7 @@
 //! fault instead).
 
 use std::io;
-use std::ops::Range;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::ops::{Deref, Range};
 
 use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
@@ -14,6 +13,7 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anony
 use crate::arena::Adoption;
 use crate::mem::aligned;
 use crate::mem::range::PageRange;
+use crate::mem::region_bytes::RegionBytes;
 
 /// The right to manage the regions that this crate makes, and foreign memory whose owner vouched
 /// for it.
@@ -29,6 +29,8 @@ pub fn own_regions() -> Adoption {
 #[derive(Debug)]
 pub struct ForeignMemory {
     range: PageRange,
+    /// If it may be sent and received into.
+    bytes: Option<RegionBytes>,
 }
 
 impl ForeignMemory {
@@ -65,13 +67,34 @@ impl ForeignMemory {
     #[must_use]
     pub unsafe fn new(start: *mut u8, len: usize) -> Option<Self> {
         let start = start.expose_provenance();
-        PageRange::new(start, start.checked_add(len)?).map(|range| Self { range })
+        PageRange::new(start, start.checked_add(len)?).map(|range| Self { range, bytes: None })
+    }
+
+    /// The same memory, whose bytes the manager may also read and write: so it can be sent, saved,
+    /// and received into.
+    ///
+    /// # Safety
+    /// As [`new`](Self::new), and while a region of it is sent, saved or received into:
+    /// - All of it stays mapped where it is, readable and writable. An access to a part that is not
+    ///   ends the process.
+    /// - Nothing in the program has a Rust reference to its bytes that it uses meanwhile. It may
+    ///   write them by other means, like a guest of KVM, while they are sent or saved.
+    #[must_use]
+    pub unsafe fn movable(self) -> Self {
+        // SAFETY: the caller vouches for it as long as a call reads or writes it.
+        Self { bytes: Some(unsafe { RegionBytes::new(self.range) }), ..self }
     }
 
     /// Where it is.
     #[must_use]
     pub fn range(&self) -> PageRange {
         self.range
+    }
+
+    /// Its bytes, if the manager may use them.
+    #[must_use]
+    pub fn bytes(&self) -> Option<&RegionBytes> {
+        self.bytes.as_ref()
     }
 }
 
@@ -89,7 +112,7 @@ pub enum Access {
 /// A region's own mapping; unmapped on drop.
 #[derive(Debug)]
 pub struct RegionMemory {
-    range: PageRange,
+    bytes: RegionBytes,
     /// With the addresses that it may grow to, which are closed until then.
     reserved: PageRange,
     /// Of each OS page, once one of them was protected.
@@ -108,13 +131,14 @@ impl RegionMemory {
         // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
         let closed = |len| unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::empty(), flags) };
         let memory = Self::of(aligned::map_by(closed, reserve, HUGE_FRAME)?, len)?;
-        memory.set_protection(memory.range, Access::Write)?;
+        memory.set_protection(memory.range(), Access::Write)?;
         Ok(memory)
     }
 
     fn of(reserved: PageRange, len: usize) -> io::Result<Self> {
         assert!(0 < len && len <= reserved.len(), "{len} bytes of {}", reserved.len());
-        let memory = Self { range: PageRange::at(reserved.start(), len), reserved, access: Vec::new() };
+        let bytes = Self::bytes(PageRange::at(reserved.start(), len));
+        let memory = Self { bytes, reserved, access: Vec::new() };
         let (at, len) = (std::ptr::with_exposed_provenance_mut(reserved.start()), reserved.len());
         // SAFETY: the mapping was just made, and the advice changes no content.
         unsafe {
@@ -123,6 +147,14 @@ impl RegionMemory {
             let _ = madvise(at, len, Advice::LinuxNoHugepage);
         }
         Ok(memory)
+    }
+
+    /// The bytes of a part of a mapping of our own, which is where it was.
+    fn bytes(range: PageRange) -> RegionBytes {
+        // SAFETY: the callers' ranges lie in the mapping that they hold, which is unmapped on drop.
+        // Its holder asks `allows` before it reads or writes. `&mut self` of `write_at` and
+        // `words_mut` excludes all calls; unsafe users of the address vouch for their accesses.
+        unsafe { RegionBytes::new(range) }
     }
 
     fn set_protection(&self, range: PageRange, access: Access) -> io::Result<()> {
@@ -141,26 +173,26 @@ impl RegionMemory {
     /// How many bytes it may still grow by.
     #[must_use]
     pub fn left(&self) -> usize {
-        self.reserved.len() - self.range.len()
+        self.reserved.len() - self.range().len()
     }
 
     /// Makes it longer by `more` bytes (a multiple of the OS page), which read as zero. Returns the
     /// new part. Panics beyond the reserve.
     pub fn grow(&mut self, more: usize) -> io::Result<PageRange> {
         assert!(0 < more && more <= self.left(), "{more} bytes of {} left", self.left());
-        let added = PageRange::at(self.range.end(), more);
+        let added = PageRange::at(self.range().end(), more);
         self.set_protection(added, Access::Write)?;
-        self.range = PageRange::at(self.range.start(), self.range.len() + more);
+        self.bytes = Self::bytes(PageRange::at(self.range().start(), self.range().len() + more));
         if !self.access.is_empty() {
-            self.access.resize(self.range.len() / OS_PAGE, Access::Write);
+            self.access.resize(self.range().len() / OS_PAGE, Access::Write);
         }
         Ok(added)
     }
 
     /// Undoes a growth: closes the part beyond `len` bytes, which nothing has used yet.
     pub fn shrink(&mut self, len: usize) {
-        let unused = PageRange::at(self.range.start() + len, self.range.len() - len);
-        self.range = PageRange::at(self.range.start(), len);
+        let unused = PageRange::at(self.range().start() + len, self.range().len() - len);
+        self.bytes = Self::bytes(PageRange::at(self.range().start(), len));
         self.access.truncate(len / OS_PAGE);
         // Left open it can be used by an address that was never given out.
         let _ = self.set_protection(unused, Access::None);
@@ -175,7 +207,7 @@ impl RegionMemory {
         }
         let Some(range) = PageRange::new(at, at + len) else { return Ok(()) };
         let pages = offset / OS_PAGE..(offset + len) / OS_PAGE;
-        self.access.resize(self.range.len() / OS_PAGE, Access::Write);
+        self.access.resize(self.range().len() / OS_PAGE, Access::Write);
         // If it fails half-way, no more is allowed than the kernel allows.
         let before = self.access[pages.clone()].to_vec();
         let least = |a: Access, b: Access| if (a as u8) < b as u8 { a } else { b };
@@ -196,76 +228,6 @@ impl RegionMemory {
         self.access[pages.start.min(end)..end].iter().all(|access| *access as u8 >= least as u8)
     }
 
-    /// Where it is.
-    #[must_use]
-    pub fn range(&self) -> PageRange {
-        self.range
-    }
-
-    pub(crate) fn check(&self, offset: usize, len: usize) -> *mut u8 {
-        let end = offset.checked_add(len);
-        assert!(
-            end.is_some_and(|end| end <= self.range.len()),
-            "{len} bytes at {offset} lie beyond the region's end"
-        );
-        std::ptr::with_exposed_provenance_mut(self.range.start() + offset)
-    }
-
-    /// Copies from the region. Waits for pages that are swapped out. Others may write meanwhile:
-    /// each word of 8 bytes has its value of one moment. Panics if it reaches beyond the end.
-    pub fn read_at(&self, offset: usize, into: &mut [u8]) {
-        let from = self.check(offset, into.len());
-        let head = offset.next_multiple_of(8).min(offset + into.len()) - offset;
-        let (head, rest) = into.split_at_mut(head);
-        let (words, tail) = rest.as_chunks_mut::<8>();
-        let bytes = |at: usize, into: &mut [u8]| {
-            // SAFETY: `check` saw that all lies in this mapping, readable and writable as long as
-            // `self` lives. Writers through `&self` write atomically, `write_at` excludes this
-            // call, and for access through the region's address its unsafe user vouches.
-            let from = unsafe { std::slice::from_raw_parts(from.add(at).cast::<AtomicU8>(), into.len()) };
-            into.iter_mut().zip(from).for_each(|(into, from)| *into = from.load(Ordering::Relaxed));
-        };
-        bytes(0, head);
-        // Without a whole word there need not be an aligned address.
-        if !words.is_empty() {
-            // SAFETY: as above; the mapping begins at a page, so that the first whole word is
-            // aligned.
-            let from =
-                unsafe { std::slice::from_raw_parts(from.add(head.len()).cast::<AtomicU64>(), words.len()) };
-            for (into, from) in words.iter_mut().zip(from) {
-                *into = from.load(Ordering::Relaxed).to_ne_bytes();
-            }
-        }
-        bytes(head.len() + words.len() * 8, tail);
-    }
-
-    /// Copies from the region by the processor's own copying, where that is fast: faster than word
-    /// by word. Waits for pages that are swapped out. Others may write meanwhile: then any of its
-    /// bytes is old or new. For callers that learn of every write and read again. Panics if it
-    /// reaches beyond the end.
-    pub fn copy_at(&self, offset: usize, into: &mut [u8]) {
-        #[cfg(target_arch = "x86_64")]
-        if std::arch::is_x86_feature_detected!("ermsb") {
-            let from = self.check(offset, into.len());
-            // SAFETY: `check` saw that all lies in this mapping, readable as long as `self` lives;
-            // `into` is borrowed exclusively, and the direction is upwards, as it is between
-            // instructions of Rust. This one instruction reads bytes that others may write
-            // meanwhile, and no access of the language does; a fault in it is served, and the
-            // instruction continues where it was.
-            unsafe {
-                std::arch::asm!(
-                    "rep movsb",
-                    inout("rcx") into.len() => _,
-                    inout("rdi") into.as_mut_ptr() => _,
-                    inout("rsi") from => _,
-                    options(nostack, preserves_flags)
-                );
-            }
-            return;
-        }
-        self.read_at(offset, into);
-    }
-
     /// Copies into the region. Waits for pages that are swapped out. Panics if it reaches beyond
     /// the end.
     pub fn write_at(&mut self, offset: usize, from: &[u8]) {
@@ -277,44 +239,19 @@ impl RegionMemory {
 
     /// All of it as words.
     pub fn words_mut(&mut self) -> &mut [u64] {
-        let at = std::ptr::with_exposed_provenance_mut(self.range.start());
+        let at = std::ptr::with_exposed_provenance_mut(self.range().start());
         // SAFETY: the mapping is readable and writable, begins at a page, and lives as long as
         // `self`, which is borrowed exclusively: no other safe access is possible meanwhile, and
         // unsafe users of the address vouch for that. Every bit pattern is a u64. A page that is
         // moved out and in again has the same content for every reader.
-        unsafe { std::slice::from_raw_parts_mut(at, self.range.len() / size_of::<u64>()) }
+        unsafe { std::slice::from_raw_parts_mut(at, self.range().len() / size_of::<u64>()) }
     }
+}
 
-    /// Copies whole words into the region, each in one step, so that threads may do it at the same
-    /// time. Waits for pages that are swapped out. Panics if it reaches beyond the end, or `offset`
-    /// or the length is no multiple of 8 bytes.
-    pub fn write_words(&self, offset: usize, from: &[u8]) {
-        let (words, rest) = from.as_chunks::<8>();
-        assert!(
-            offset.is_multiple_of(8) && rest.is_empty(),
-            "{} bytes at {offset} are not whole words",
-            from.len()
-        );
-        let to = self.check(offset, from.len()).cast::<AtomicU64>();
-        // SAFETY: the target lies in this mapping, readable and writable as long as `self` lives,
-        // and the mapping begins at a page, so that the words are aligned. Others that write here
-        // at the same time by this call do so by atomic words; for access through the region's
-        // address its unsafe user vouches.
-        let to = unsafe { std::slice::from_raw_parts(to, words.len()) };
-        for (to, from) in to.iter().zip(words) {
-            to.store(u64::from_ne_bytes(*from), Ordering::Relaxed);
-        }
-    }
-
-    /// Discards `offset..offset + len`, whole OS pages: it reads zero afterwards. Others may use
-    /// the region: their writes to the range meanwhile may be lost or not. Panics if it reaches
-    /// beyond the end.
-    pub fn discard(&self, offset: usize, len: usize) -> io::Result<()> {
-        let at = self.check(offset, len);
-        // SAFETY: the range lies in this mapping. A discard is to others like zeroes that are
-        // written, page by page.
-        unsafe { madvise(at.cast(), len, Advice::LinuxDontNeed)? };
-        Ok(())
+impl Deref for RegionMemory {
+    type Target = RegionBytes;
+    fn deref(&self) -> &RegionBytes {
+        &self.bytes
     }
 }
 

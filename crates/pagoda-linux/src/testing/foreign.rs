@@ -9,6 +9,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::mapping::{PAGE, map_raw};
+use crate::mem::range::PageRange;
+use crate::mem::region_bytes::RegionBytes;
 use crate::mem::region_memory::ForeignMemory;
 
 /// The address of the next one. Below the kernel's choice of addresses, on every architecture: no
@@ -159,10 +161,38 @@ impl Foreign {
         // written, so that none of it is ever managed; no other mapping comes to lie in a hole (see
         // `NEXT`). The rest is private anonymous memory without huge pages, neither locked nor
         // executable, and stays so and where it is: memory that was given is not protected,
-        // unmapped or moved any more. Only single bytes are ever written to it, so that no stack,
-        // heap or control block lies in it. A caller that forks has to vouch for the child.
+        // unmapped or moved any more. It is only ever written by this value and by `bytes`, so that
+        // no stack, heap or control block lies in it. A caller that forks has to vouch for the
+        // child.
         let memory = unsafe { ForeignMemory::new(start, pages.len() * PAGE) };
         memory.expect("whole pages")
+    }
+}
+
+impl Foreign {
+    /// As [`give`](Self::give), for a manager that may send them and receive into them.
+    ///
+    /// # Panics
+    /// As there, and if one of them is a hole.
+    #[must_use]
+    pub fn give_movable(&self, pages: Range<usize>) -> ForeignMemory {
+        self.at(&pages);
+        // SAFETY: all of it is mapped, and stays so and readable and writable from now on. There is
+        // no reference to it: `bytes`, `read` and `write` make none.
+        unsafe { self.give(pages).movable() }
+    }
+
+    /// The bytes of these pages, for any number of threads, whether they are managed or not.
+    ///
+    /// # Panics
+    /// If there are no such pages.
+    #[must_use]
+    pub fn bytes(&self, pages: Range<usize>) -> RegionBytes {
+        let (at, len) = (self.at(&pages).addr(), pages.len() * PAGE);
+        self.is_given.set(true);
+        // SAFETY: it is private anonymous memory that stays mapped, for it counts as given, and
+        // there is no reference to it. A forbidden access ends the process.
+        unsafe { RegionBytes::new(PageRange::at(at, len)) }
     }
 }
 

@@ -86,6 +86,28 @@ impl Engine {
         }
     }
 
+    /// Poisons the pages of `pages` that are still owed, which are lost. They raise SIGBUS also
+    /// when their range is managed no more. It goes on until that is so: otherwise they would read
+    /// as zero then.
+    pub(crate) fn poison_owed(&self, pages: &OwedPages) {
+        let mut at = pages.range.start();
+        loop {
+            // A discard takes the marks away, and is applied with the gate held exclusively.
+            let gate = self.gate_shared();
+            let Some(run) = pages.next_run(at) else { return };
+            let poisoned = self.space.poison(run);
+            at = run.start() + poisoned.bytes;
+            match poisoned.stop.map(|_| self.poison(PageRange::page(at))) {
+                None => {}
+                Some(Served::Done) => at += OS_PAGE,
+                Some(_) => {
+                    drop(gate);
+                    sleep_us(LOOK_US);
+                }
+            }
+        }
+    }
+
     /// Marks `range` as owed if nothing is there. Check and mark both happen with the gate held
     /// exclusively: a fault-around checks for marks and fills without releasing the gate. With
     /// `is_discarded`, swapped-out content there is dropped.

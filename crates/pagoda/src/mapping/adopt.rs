@@ -198,7 +198,7 @@ impl Engine {
             self.space.allow_huge(range);
         }
         let span = match base.filling {
-            Filling::Whole => table.try_insert(range, filler),
+            Filling::Whole if present.is_none() => table.try_insert(range, filler),
             filling => table.insert_filled(range, filling, filler),
         };
         if span.is_none() {

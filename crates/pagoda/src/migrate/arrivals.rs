@@ -153,19 +153,21 @@ impl Receiving {
         self.owed.as_deref()
     }
 
-    /// Ends it.
-    pub(crate) fn end(&mut self, engine: &Engine) {
+    /// Ends it. Returns the owed pages, some of which are lost, if not all have arrived.
+    pub(crate) fn end(mut self, engine: &Engine) -> Option<Arc<OwedPages>> {
         self.stop.store(true, Ordering::Release);
         self.begin = None;
         if let Some(thread) = self.thread.take() {
             // It has told its outcome.
             let _ = thread.join();
         }
-        if let Some(owed) = &self.owed
-            && !self.is_done()
-        {
-            engine.owed.leave(owed);
+        if self.is_done() {
+            return None;
         }
+        let owed = self.owed.take()?;
+        // It may never have begun.
+        engine.lose_owed(&owed);
+        Some(owed)
     }
 }
 

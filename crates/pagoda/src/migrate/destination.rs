@@ -8,24 +8,22 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use pagoda_core::page::{BasePage, HUGE_FRAME, OS_PAGE};
 use pagoda_core::size::Bytes;
 use pagoda_linux::mem::range::PageRange;
-use pagoda_linux::mem::region_memory::RegionMemory;
+use pagoda_linux::mem::region_bytes::RegionBytes;
 use pagoda_linux::process::thread::yield_now;
 use pagoda_migrate::{Content, Destination, Error, LateDestination};
 
 use crate::engine::Engine;
 use crate::manager::Manager;
-use crate::region::{Region, RegionBuilder};
+use crate::migrate::place::{Fresh, Place};
+use crate::region::{Managed, Region};
 use crate::state::owed::{Marking, OwedPages};
 use crate::stats::migration::Moving;
 use crate::store::Scratch;
 use crate::tree::MigrationState;
 
 /// The future region, once a sender has told its length: [`Region::receive`] receives into it.
-pub struct RegionDestination {
-    manager: Manager,
-    /// If one was chosen.
-    base: Option<BasePage>,
-    region: Option<Region>,
+pub struct RegionDestination<P: Place = Fresh> {
+    pub(super) place: P,
     /// Its owed pages, once there may be some.
     owed: OnceLock<Arc<OwedPages>>,
     /// One for each channel that is at work just now, kept for the next.
@@ -38,26 +36,19 @@ impl RegionDestination {
     /// Nothing yet; the region will be one of `manager`.
     #[must_use]
     pub fn new(manager: Manager) -> Self {
-        let moving = Arc::new(Moving::new(MigrationState::Receiving));
-        let (region, scratch) = (None, Mutex::new(Vec::new()));
-        Self { manager, base: None, region, owed: OnceLock::new(), scratch, moving }
+        Self::at(Fresh { manager, base: None, region: None })
     }
 
     /// The region's base page, as for one that is [made](crate::region::RegionBuilder::base_page):
     /// the sender's need not be the same.
     #[must_use]
     pub fn base_page(mut self, base_page: BasePage) -> Self {
-        self.base = Some(base_page);
+        self.place.base = Some(base_page);
         self
     }
 
     pub(super) fn engine(&self) -> Result<Arc<Engine>, Error> {
-        self.manager.maker().cloned().map_err(|error| Error::Destination(error.into()))
-    }
-
-    /// The known progress.
-    pub(super) fn moving(&self) -> Arc<Moving> {
-        Arc::clone(&self.moving)
+        self.place.manager.maker().cloned().map_err(|error| Error::Destination(error.into()))
     }
 
     /// The region, after all has arrived: after [`pagoda_migrate::receive`] has returned without an
@@ -66,24 +57,35 @@ impl RegionDestination {
     /// # Errors
     /// If no sender has come.
     pub fn into_region(mut self) -> io::Result<Region> {
-        self.region.take().ok_or_else(unprepared)
+        self.place.region.take().ok_or_else(unprepared)
+    }
+}
+
+impl<P: Place> RegionDestination<P> {
+    pub(super) fn at(place: P) -> Self {
+        let moving = Arc::new(Moving::new(MigrationState::Receiving));
+        Self { place, owed: OnceLock::new(), scratch: Mutex::new(Vec::new()), moving }
+    }
+
+    /// The known progress.
+    pub(super) fn moving(&self) -> Arc<Moving> {
+        Arc::clone(&self.moving)
     }
 
     /// The region, and its owed pages.
-    pub(super) fn into_parts(mut self) -> io::Result<(Region, Arc<OwedPages>)> {
+    pub(super) fn take_parts(&mut self) -> io::Result<(&mut Managed, Arc<OwedPages>)> {
         let owed = self.owed.take().ok_or_else(unprepared)?;
-        Ok((self.region.take().ok_or_else(unprepared)?, owed))
+        Ok((self.place.managed_mut().ok_or_else(unprepared)?, owed))
     }
 
-    pub(super) fn region(&self) -> io::Result<(&Region, &RegionMemory)> {
-        let region = self.region.as_ref().ok_or_else(unprepared)?;
-        region.maker()?;
-        Ok((region, region.memory()))
+    pub(super) fn prepared(&self) -> io::Result<(&Engine, &RegionBytes)> {
+        let region = self.place.managed().ok_or_else(unprepared)?;
+        Ok((region.maker()?, region.bytes()?))
     }
 
-    fn with_scratch<T>(&self, region: &Region, use_it: impl FnOnce(&mut Scratch) -> T) -> T {
+    fn with_scratch<T>(&self, engine: &Engine, use_it: impl FnOnce(&mut Scratch) -> T) -> T {
         let known = self.scratch.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut scratch = known.unwrap_or_else(|| Scratch::new(region.engine().base));
+        let mut scratch = known.unwrap_or_else(|| Scratch::new(engine.base));
         let result = use_it(&mut scratch);
         self.scratch.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
         result
@@ -95,66 +97,59 @@ fn unprepared() -> io::Error {
 }
 
 /// The addresses of `bytes`, whole pages of the region.
-fn addresses(memory: &RegionMemory, offset: u64, len: usize) -> PageRange {
+fn addresses(memory: &RegionBytes, offset: u64, len: usize) -> PageRange {
     PageRange::at(memory.range().start() + Bytes::new(offset).as_usize(), len)
 }
 
-impl Destination for RegionDestination {
-    /// A fresh region: a part that was received before is gone.
+impl<P: Place> Destination for RegionDestination<P> {
     fn prepare(&mut self, size: Bytes) -> io::Result<()> {
-        self.region = None;
-        let builder = self.manager.region(size);
-        let builder = self.base.into_iter().fold(builder, RegionBuilder::base_page);
-        let region = builder.create().map_err(io::Error::other)?;
-        region.account().moves(&self.moving);
-        self.region = Some(region);
+        self.place.prepare(size)?;
+        self.place.managed().ok_or_else(unprepared)?.account().moves(&self.moving);
         Ok(())
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let (region, memory) = self.region()?;
+        let (engine, memory) = self.prepared()?;
         let (whole, part) = bytes.split_at(bytes.len() / OS_PAGE * OS_PAGE);
-        self.with_scratch(region, |scratch| {
+        self.with_scratch(engine, |scratch| {
             if !whole.is_empty() {
                 let range = addresses(memory, offset, whole.len());
-                region.engine().receive(range, whole, memory, scratch)?;
+                engine.receive(range, whole, memory, scratch)?;
             }
             if !part.is_empty() {
                 // The end of an image that ends within a page.
                 let mut page = [0; OS_PAGE];
                 page[..part.len()].copy_from_slice(part);
                 let range = addresses(memory, offset + whole.len() as u64, OS_PAGE);
-                region.engine().receive(range, &page, memory, scratch)?;
+                engine.receive(range, &page, memory, scratch)?;
             }
             Ok(())
         })
     }
 
     fn receive_at(&self, offset: u64, content: &mut dyn Content, room: &mut [u8]) -> io::Result<()> {
-        let (region, memory) = self.region()?;
+        let (engine, memory) = self.prepared()?;
         let at = addresses(memory, offset, room.len());
-        self.with_scratch(region, |scratch| {
-            region.engine().receive_content(at, content, room, memory, scratch)
-        })
+        self.with_scratch(engine, |scratch| engine.receive_content(at, content, room, memory, scratch))
     }
 
     fn write_packed(&self, offset: u64, packed: &[u8], content: &[u8]) -> io::Result<bool> {
-        let (region, memory) = self.region()?;
+        let (engine, memory) = self.prepared()?;
         let at = addresses(memory, offset, content.len());
-        if region.engine().receive_packed(at, packed, content) {
+        if engine.receive_packed(at, packed, content) {
             return Ok(true);
         }
         self.write_at(offset, content).map(|()| false)
     }
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
-        self.region()?.1.read_at(Bytes::new(offset).as_usize(), into);
+        self.prepared()?.1.read_at(Bytes::new(offset).as_usize(), into);
         Ok(())
     }
 
     fn clear(&self, range: Range<u64>) -> io::Result<()> {
         const ZEROES: [u8; OS_PAGE] = [0; OS_PAGE];
-        let memory = self.region()?.1;
+        let memory = self.prepared()?.1;
         for at in range.step_by(OS_PAGE) {
             memory.write_words(Bytes::new(at).as_usize(), &ZEROES);
         }
@@ -163,26 +158,25 @@ impl Destination for RegionDestination {
 
     /// A part of a huge frame is cleared: a frame goes whole or not at all.
     fn discard(&self, range: Range<u64>) -> io::Result<()> {
-        let (region, memory) = self.region()?;
+        let (engine, memory) = self.prepared()?;
         let len = Bytes::new(range.end - range.start).as_usize().next_multiple_of(OS_PAGE);
         let at = addresses(memory, range.start, len);
-        if len < HUGE_FRAME && region.engine().is_huge(at.start()) {
+        if len < HUGE_FRAME && engine.is_huge(at.start()) {
             return self.clear(range);
         }
         memory.discard(Bytes::new(range.start).as_usize(), len)
     }
 
     fn finish(&mut self) -> io::Result<()> {
-        self.region().map(drop)
+        self.prepared().map(drop)
     }
 }
 
-impl LateDestination for RegionDestination {
+impl<P: Place> LateDestination for RegionDestination<P> {
     /// Discards the pages there first, until none is left: also where nothing has arrived there may
     /// be zeroes, which came with the rest of a base page or with a fault below.
     fn owe(&self, range: Range<u64>) -> io::Result<()> {
-        let (region, memory) = self.region()?;
-        let engine = region.engine();
+        let (engine, memory) = self.prepared()?;
         let owed = self.owed.get_or_init(|| {
             let owed = Arc::new(OwedPages::new(memory.range()));
             engine.owed.enter(Arc::clone(&owed));
@@ -197,7 +191,7 @@ impl LateDestination for RegionDestination {
                 Marking::Done => return Ok(()),
                 Marking::Again => yield_now(),
                 Marking::Holds => {
-                    region.discard(offset, len)?;
+                    self.place.managed().ok_or_else(unprepared)?.empty(offset, len)?;
                     is_discarded = true;
                 }
             }
@@ -205,12 +199,13 @@ impl LateDestination for RegionDestination {
     }
 }
 
-impl Drop for RegionDestination {
+impl<P: Place> Drop for RegionDestination<P> {
     fn drop(&mut self) {
-        // It came to nothing: the region goes after this.
-        if let (Some(region), Some(owed)) = (&self.region, self.owed.get())
-            && let Ok(engine) = region.maker()
-        {
+        // It came to nothing: the region goes after this, or is emptied.
+        if let (Ok((engine, _)), Some(owed)) = (self.prepared(), self.owed.get()) {
+            let gate = engine.gate_exclusive();
+            engine.forget_owed(owed.range());
+            drop(gate);
             engine.owed.leave(owed);
         }
     }

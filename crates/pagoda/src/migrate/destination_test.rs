@@ -51,7 +51,8 @@ fn nothing_that_is_filled_meanwhile_is_marked_as_owed() {
     let builder = Manager::builder().budget(Bytes::mib(128)).base_page(BasePage::K4).user_mode_only(true);
     let mut destination = RegionDestination::new(builder.build().expect("a manager"));
     destination.prepare(Bytes::new((pages() * OS_PAGE) as u64)).expect("a region");
-    let (region, memory) = destination.region().expect("prepared");
+    let region = destination.place.region.as_ref().expect("prepared");
+    let memory = region.memory();
     let at = |page: usize| PageRange::page(memory.range().start() + page * OS_PAGE);
     let arrived = AtomicUsize::new(0);
     let meet = |page: usize| {

@@ -13,7 +13,7 @@ use pagoda_core::migrate::geometry::STRIPE_BYTES;
 use pagoda_core::page_entry::{Backing, Granules, Word};
 use pagoda_linux::arena::Slot;
 use pagoda_linux::mem::range::PageRange;
-use pagoda_linux::mem::region_memory::RegionMemory;
+use pagoda_linux::mem::region_bytes::RegionBytes;
 use pagoda_linux::process::thread::{ran_ns, sleep_us, yield_now};
 use pagoda_linux::uffd::{Progress, Stop};
 
@@ -61,7 +61,7 @@ impl Engine {
         &self,
         range: PageRange,
         content: &[u8],
-        memory: &RegionMemory,
+        memory: &RegionBytes,
         scratch: &mut Scratch,
     ) -> io::Result<()> {
         match self.huge_landing(range) {
@@ -78,7 +78,7 @@ impl Engine {
         &self,
         range: PageRange,
         content: &[u8],
-        memory: &RegionMemory,
+        memory: &RegionBytes,
         scratch: &mut Scratch,
     ) -> io::Result<()> {
         let (mut done, mut lacking_since_ns) = (0, None);

@@ -14,7 +14,7 @@ use pagoda_core::page_entry::{Granules, Word};
 use pagoda_core::size::Bytes;
 use pagoda_linux::arena::Slot;
 use pagoda_linux::mem::range::PageRange;
-use pagoda_linux::mem::region_memory::RegionMemory;
+use pagoda_linux::mem::region_bytes::RegionBytes;
 use pagoda_migrate::Content;
 
 use super::install::take_fresh;
@@ -37,7 +37,7 @@ impl Engine {
         range: PageRange,
         content: &mut dyn Content,
         room: &mut [u8],
-        memory: &RegionMemory,
+        memory: &RegionBytes,
         scratch: &mut Scratch,
     ) -> io::Result<()> {
         if let Some(mut landing) = self.huge_landing(range) {
@@ -73,7 +73,7 @@ impl Engine {
     pub(super) fn land(
         &self,
         landing: HugeLanding,
-        memory: &RegionMemory,
+        memory: &RegionBytes,
         scratch: &mut Scratch,
     ) -> io::Result<()> {
         self.note_use();
@@ -125,7 +125,7 @@ impl Engine {
         at: PageRange,
         slot: Slot,
         filled: io::Result<()>,
-        memory: &RegionMemory,
+        memory: &RegionBytes,
         scratch: &mut Scratch,
     ) -> io::Result<()> {
         let moved = if filled.is_ok() { self.move_to_page(at, &slot) } else { 0 };

@@ -229,7 +229,7 @@ fn a_place_that_is_taken_meanwhile_gets_its_content_by_base_pages() {
     {
         let (manager, _other) = with_used_frames(base);
         let destination = destination(&manager, REGION);
-        let region = destination.region().expect("prepared").0;
+        let region = destination.place.region.as_ref().expect("prepared");
         let (were, before) = (frames(&manager), manager.stats());
         let write = || region.write_words(BASE + 8, &[7; 8]).expect("written");
         let mut sent = Sent { meanwhile: &write, ..Sent::new(random(len, 4), Wrong::Nothing) };
@@ -252,7 +252,7 @@ fn a_frame_of_which_the_kernel_moves_a_part_gets_all_of_its_content_there() {
         for page in [0, 300, 511] {
             let (manager, _other) = with_used_frames(base);
             let destination = destination(&manager, REGION);
-            let (region, engine) = (destination.region().expect("prepared").0, manager.engine());
+            let (region, engine) = (destination.place.region.as_ref().expect("prepared"), manager.engine());
             let at = region.as_ptr().addr() + page * OS_PAGE;
             let there = engine.space.fill_with(PageRange::at(at, OS_PAGE), &[7; OS_PAGE]);
             assert_eq!(there.bytes, OS_PAGE, "{base:?}: {page}");

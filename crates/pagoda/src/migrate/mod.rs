@@ -45,6 +45,7 @@ mod destination;
 pub(crate) mod huge;
 mod install;
 mod landing;
+mod place;
 mod reader;
 pub(crate) mod source;
 
@@ -62,12 +63,14 @@ pub use pagoda_migrate::{
 
 use pagoda_linux::mem::range::PageRange;
 
+use crate::engine::Engine;
 use crate::manager::Manager;
-use crate::region::Region;
+use crate::region::{AdoptedRegion, Managed, Region};
 use crate::stats::migration::Moving;
 use crate::tree::MigrationState;
 pub(crate) use arrivals::Receiving;
 use pagoda_migrate::Arrived;
+use place::{Given, Place};
 use source::RegionSource;
 
 impl RegionDestination {
@@ -81,10 +84,8 @@ impl RegionDestination {
         options: &ReceiveOptions,
         watch: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
     ) -> Result<(Region, Counts), Error> {
-        let mut watch = noting(self.moving(), watch);
-        let counts = pagoda_migrate::receive(listener, &mut self, options, &mut watch)?;
-        let region = self.into_region().map_err(Error::Destination)?;
-        Ok((region, counts))
+        let counts = self.receive_all(listener, options, watch)?;
+        Ok((self.into_region().map_err(Error::Destination)?, counts))
     }
 
     /// As [`Region::receive_late`].
@@ -97,18 +98,37 @@ impl RegionDestination {
         options: &ReceiveOptions,
         watch: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
     ) -> Result<(Region, Arrival), Error> {
-        let receiving = Receiving::start(self.engine()?, self.moving()).map_err(Error::System)?;
+        let arrival = self.receive_most(self.engine()?, listener, options, watch)?;
+        Ok((self.into_region().map_err(Error::Destination)?, arrival))
+    }
+}
+
+impl<P: Place> RegionDestination<P> {
+    fn receive_all(
+        &mut self,
+        listener: Listener,
+        options: &ReceiveOptions,
+        watch: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
+    ) -> Result<Counts, Error> {
         let mut watch = noting(self.moving(), watch);
-        let arrived = pagoda_migrate::receive_late(listener, &mut self, options, &mut watch)?;
-        match arrived {
-            Arrived::Whole(counts) => {
-                let region = self.into_region().map_err(Error::Destination)?;
-                Ok((region, Arrival::whole(counts)?))
-            }
+        pagoda_migrate::receive(listener, self, options, &mut watch)
+    }
+
+    /// Receives all but the owed pages, whose arrival it begins.
+    fn receive_most(
+        &mut self,
+        engine: Arc<Engine>,
+        listener: Listener,
+        options: &ReceiveOptions,
+        watch: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
+    ) -> Result<Arrival, Error> {
+        let receiving = Receiving::start(engine, self.moving()).map_err(Error::System)?;
+        let mut watch = noting(self.moving(), watch);
+        match pagoda_migrate::receive_late(listener, self, options, &mut watch)? {
+            Arrived::Whole(counts) => Arrival::whole(counts),
             Arrived::Owed(remaining) => {
-                let (mut region, owed) = self.into_parts().map_err(Error::Destination)?;
-                let arrival = region.set_receiving(receiving).begin(remaining, owed)?;
-                Ok((region, arrival))
+                let (region, owed) = self.take_parts().map_err(Error::Destination)?;
+                region.set_receiving(receiving).begin(remaining, owed)
             }
         }
     }
@@ -125,12 +145,59 @@ fn noting(
     }
 }
 
-impl Region {
+impl AdoptedRegion {
+    /// Receives into this memory, as [`Region::receive`] does into a region of its own. It has to
+    /// be as long as what is sent, and [movable](crate::ForeignMemory::movable). Its content is
+    /// given up once a sender was admitted; until this returns it may hold anything, and no thread
+    /// may use it.
+    ///
+    /// # Errors
+    /// See [`Error`]. If a sender was admitted the memory reads as zero then; else it has its
+    /// content. [`Error::Destination`] also if the lengths differ, or not all of it is as it was
+    /// adopted: then nothing has changed.
+    pub fn receive(
+        &mut self,
+        listener: Listener,
+        options: &ReceiveOptions,
+        watch: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
+    ) -> Result<Counts, Error> {
+        let mut destination = RegionDestination::at(Given::new(self)?);
+        let counts = destination.receive_all(listener, options, watch)?;
+        destination.place.show();
+        Ok(counts)
+    }
+
+    /// As [`receive`](Self::receive), for a sender that may let this side go on before all has
+    /// arrived, as [`Region::receive_late`] tells. Closing or dropping it before ends the arrival:
+    /// a touch of a page that is not here raises SIGBUS from then on, until the page is discarded.
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive).
+    pub fn receive_late(
+        &mut self,
+        listener: Listener,
+        options: &ReceiveOptions,
+        watch: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
+    ) -> Result<Arrival, Error> {
+        let place = Given::new(self)?;
+        let engine = place.engine();
+        let mut destination = RegionDestination::at(place);
+        let arrival = destination.receive_most(engine, listener, options, watch)?;
+        destination.place.show();
+        Ok(arrival)
+    }
+}
+
+impl Managed {
     /// Moves the region's content to the receiver at `to`, while it is written through its address
-    /// or [`write_words`](Self::write_words): in rounds over the pages written meanwhile, and in
+    /// or [`write_words`](Region::write_words): in rounds over the pages written meanwhile, and in
     /// the end, with `writer` stopped, the rest. Pages that were never touched are neither looked
     /// at nor sent. Staged and stored pages are read in place; with another codec than
     /// [`Codec::None`] base pages that are stored in whole travel as the store has packed them.
+    ///
+    /// Every write of a processor is seen, also a guest's and the kernel's. A device's writes to
+    /// pages that are pinned for long (VFIO, registered buffers of io_uring) are not: stop it
+    /// before.
     ///
     /// The region itself stays as it is. Once this has succeeded it is a copy of a region that
     /// lives on elsewhere, to be closed.
@@ -141,14 +208,14 @@ impl Region {
     /// faults up for some 100 µs for each 64 MiB.
     ///
     /// With [`Otherwise::PostCopy`] the other side, which has to be a
-    /// [`receive_late`](Self::receive_late), goes on as soon as it knows its owed pages, and this
+    /// [`receive_late`](Region::receive_late), goes on as soon as it knows its owed pages, and this
     /// returns when it has all of them. `watch` does not end it any more then: the owed pages are
     /// nowhere else.
     ///
     /// # Errors
     /// See [`Error`]. Unless it is [`Error::Unconfirmed`] or [`Error::AfterSwitch`] the other side
     /// shows nothing and the writer may go on. [`Error::Source`] also where the kernel can't track
-    /// writes, and for adopted memory.
+    /// writes, and for adopted memory that is not [movable](crate::ForeignMemory::movable).
     pub fn migrate_to(
         &self,
         to: &Endpoint,
@@ -165,7 +232,9 @@ impl Region {
         };
         pagoda_migrate::send_live(&source, to, options, writer, &mut watch)
     }
+}
 
+impl Region {
     /// Receives a region, of the length that is sent, rounded up to base pages of `manager`; for
     /// one with a base page of its own see [`RegionDestination::base_page`]. It is shown only when
     /// all of it has arrived and the sender has committed. With base pages of 64 KiB and 2 MiB,

@@ -21,7 +21,7 @@ use pagoda_core::page::OS_PAGE;
 use pagoda_core::page_entry::Backing;
 use pagoda_core::size::Bytes;
 use pagoda_linux::mem::range::PageRange;
-use pagoda_linux::mem::region_memory::RegionMemory;
+use pagoda_linux::mem::region_bytes::RegionBytes;
 use pagoda_linux::mem::words::zeroed_words;
 use pagoda_linux::process::thread::yield_now;
 use pagoda_linux::procfs::pagemap::{PagemapScanner, Presence};
@@ -29,7 +29,8 @@ use pagoda_migrate::{Error, LiveReader, LiveSource};
 
 use super::reader::RegionReader;
 use crate::engine::Engine;
-use crate::region::{Region, Sending};
+use crate::region::adoptable::check_mapped;
+use crate::region::{Managed, RegionError, Sending};
 use crate::table::{Span, Table, give};
 
 /// How much is looked at with the gate closed: about 100 µs for the two scans of 64 MiB.
@@ -39,10 +40,12 @@ const LOOK_BYTES: usize = 32 * STRIPE_BYTES;
 /// that, each page costs its next writer 2 µs once; the next migration takes it for nothing.
 const FORGET_TRIES: u32 = 1000;
 
+const UNMAPPED: &str = "a part of the region was unmapped";
+
 /// A region that is being sent.
 pub(crate) struct RegionSource<'a> {
     pub(super) engine: &'a Engine,
-    pub(super) memory: &'a RegionMemory,
+    pub(super) memory: &'a RegionBytes,
     pub(super) range: PageRange,
     /// Pages that the other side may hold as other than zero.
     pub(super) told: PageSet,
@@ -60,27 +63,18 @@ struct Looking {
 
 impl<'a> RegionSource<'a> {
     /// Begins to track writes to the region.
-    pub(crate) fn begin(region: &'a Region) -> Result<Self, Error> {
+    pub(crate) fn begin(region: &'a Managed) -> Result<Self, Error> {
         region.maker().map_err(|error| Error::Source(error.into()))?;
-        let memory = region.memory();
-        if region.receiving().is_some() {
-            let error = io::Error::new(io::ErrorKind::ResourceBusy, "not all of the region has arrived yet");
-            return Err(Error::Source(error));
-        }
-        if region.check_protection(0, region.len(), false).is_err() {
-            let error = io::Error::new(
-                io::ErrorKind::PermissionDenied,
-                "a part of the region may not be read; allow it by `protect`",
-            );
-            return Err(Error::Source(error));
-        }
-        let sending = region.sending().ok_or(Error::SentAlready)?;
+        let memory = region.bytes().map_err(Error::Source)?;
+        region.check_arrived().map_err(Error::Source)?;
         let (engine, range) = (region.engine(), memory.range());
+        check_mapped(range, |mapping| mapping.read).map_err(|error| Error::Source(unreadable(error)))?;
+        let sending = region.sending().ok_or(Error::SentAlready)?;
         let scanner = PagemapScanner::new().map_err(Error::Source)?;
         engine.space.track_writes(range).map_err(|errno| Error::Source(errno.into()))?;
         let words = PageSet::words_for((range.len() / OS_PAGE) as u64);
         let source = Self {
-            engine,
+            engine: &**engine,
             memory,
             range,
             told: PageSet::new(zeroed_words(Bytes::new(words).as_usize())),
@@ -178,8 +172,19 @@ impl<'a> RegionSource<'a> {
         if managed_bytes == look.len() {
             Ok(written)
         } else {
-            Err(io::Error::new(io::ErrorKind::NotFound, "a part of the region was unmapped"))
+            Err(io::Error::new(io::ErrorKind::NotFound, UNMAPPED))
         }
+    }
+}
+
+fn unreadable(error: RegionError) -> io::Error {
+    match error {
+        RegionError::Hole { .. } => io::Error::new(io::ErrorKind::NotFound, UNMAPPED),
+        RegionError::Kind { .. } => io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "a part of the region may not be read; allow it by `protect`, or mprotect(2)",
+        ),
+        error => io::Error::other(error),
     }
 }
 

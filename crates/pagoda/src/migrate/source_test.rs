@@ -13,6 +13,7 @@ use pagoda_migrate::Room;
 use super::*;
 use crate::fault::tests::stage;
 use crate::manager::Manager;
+use crate::region::Region;
 
 /// The receiver's content, and its way to ask for it.
 struct Other {

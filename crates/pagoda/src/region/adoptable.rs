@@ -5,7 +5,7 @@
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_linux::mem::range::PageRange;
-use pagoda_linux::procfs::maps::MapsReader;
+use pagoda_linux::procfs::maps::{Mapping, MapsReader};
 
 use crate::error::Errno;
 use crate::error::other_process::OtherProcess;
@@ -104,12 +104,17 @@ pub enum RegionError {
     },
 }
 
-/// Checks that all of `range` is memory that can be managed. The kernel registers a range with
-/// holes as well, and does not tell of a later mapping in a hole. That mapping would not be
+/// Whether it is memory that can be managed.
+pub(crate) fn is_plain(mapping: &Mapping) -> bool {
+    mapping.is_private_anonymous() && mapping.read && mapping.write && !mapping.execute
+}
+
+/// Checks that all of `range` is mapped, and so as `fits` wants it. The kernel registers a range
+/// with holes as well, and does not tell of a later mapping in a hole. That mapping would not be
 /// managed, though the table says so.
 ///
 /// The owner vouches that it stays as it is.
-pub(super) fn check_mapped(range: PageRange) -> Result<(), RegionError> {
+pub(crate) fn check_mapped(range: PageRange, fits: impl Fn(&Mapping) -> bool) -> Result<(), RegionError> {
     let offset = |at: usize| Bytes::new((at - range.start()) as u64);
     let maps_error = |error: std::io::Error| RegionError::Maps { errno: Errno::from(&error) };
     let mut maps = MapsReader::new(8192).map_err(maps_error)?;
@@ -120,7 +125,7 @@ pub(super) fn check_mapped(range: PageRange) -> Result<(), RegionError> {
         if other_kind.is_some() || mapping.start > good || mapping.end <= good || good >= range.end() {
             return;
         }
-        if mapping.is_private_anonymous() && mapping.read && mapping.write && !mapping.execute {
+        if fits(mapping) {
             good = mapping.end;
         } else {
             other_kind = Some(good);

@@ -10,7 +10,7 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::mem::region_memory::RegionMemory;
 
-use super::managed::Managed;
+use super::managed::{Managed, Memory};
 use super::{Region, RegionError};
 use crate::engine::shared::Shared;
 use crate::error::Errno;
@@ -97,6 +97,7 @@ impl RegionBuilder {
         let account = engine.owners.enter(range);
         let all = PageRange::at(range.start(), len.max(reserve));
         let limit = self.limit.map(|most| engine.limits.enter(all, most));
-        Ok(Region::new(Managed { shared: self.shared, range, account, base, limit }, memory))
+        let managed = Managed::new(self.shared, (Memory::Own(memory), range), account, base);
+        Ok(Region::new(Managed { limit, ..managed }))
     }
 }

@@ -37,7 +37,7 @@ impl Region {
         if self.receiving().is_some() {
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, "not all of the region has arrived yet"));
         }
-        self.memory.as_mut().expect("there until it is dropped").protect(offset, len, access)
+        self.memory_mut().protect(offset, len, access)
     }
 
     /// Makes the region longer by `more`, rounded up to whole base pages, within the
@@ -47,9 +47,10 @@ impl Region {
     /// # Errors
     /// See [`RegionError`]; then nothing has changed.
     pub fn grow(&mut self, more: Bytes) -> Result<(), RegionError> {
-        let engine = self.managed.shared.engine()?;
-        let memory = self.memory.as_mut().expect("there until it is dropped");
-        let unit = self.managed.base.size.bytes().max(engine.entry_bytes());
+        let engine = std::sync::Arc::clone(self.managed.shared.engine()?);
+        let base = self.managed.base.clone();
+        let memory = self.memory_mut();
+        let unit = base.size.bytes().max(engine.entry_bytes());
         let beyond = RegionError::BeyondReserve { more, left: Bytes::new(memory.left() as u64) };
         let rounded = more.as_usize().checked_next_multiple_of(unit).filter(|more| *more <= memory.left());
         let more = rounded.ok_or(beyond)?;
@@ -60,11 +61,11 @@ impl Region {
         let added = memory
             .grow(more)
             .map_err(|error| RegionError::Map { len: Bytes::new(more as u64), errno: Errno::from(&error) })?;
-        if let Err(error) = engine.manage(added, None, self.managed.base.clone()) {
+        if let Err(error) = engine.manage(added, None, base) {
             memory.shrink(len);
             return Err(error);
         }
-        self.managed.range = memory.range();
+        self.managed.range = self.memory().range();
         engine.owners.resize(&self.managed.account, self.managed.range);
         Ok(())
     }
@@ -72,7 +73,6 @@ impl Region {
     /// Whether the region's protection allows an access.
     pub(crate) fn check_protection(&self, offset: usize, len: usize, write: bool) -> Result<(), AccessError> {
         let pages = offset / OS_PAGE..offset.saturating_add(len).div_ceil(OS_PAGE);
-        let memory = self.memory.as_ref().expect("there until it is dropped");
-        if memory.allows(pages, write) { Ok(()) } else { Err(AccessError::Protected) }
+        if self.memory().allows(pages, write) { Ok(()) } else { Err(AccessError::Protected) }
     }
 }

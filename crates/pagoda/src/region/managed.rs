@@ -2,15 +2,23 @@
 //!
 //! This module must never touch the memory itself, which may be another owner's.
 
+use std::io;
 use std::sync::Arc;
 
 use pagoda_core::page::{BasePage, OS_PAGE};
 use pagoda_linux::mem::range::PageRange;
+use pagoda_linux::mem::region_bytes::RegionBytes;
+use pagoda_linux::mem::region_memory::{ForeignMemory, RegionMemory};
 
 use super::access::{AccessError, PageOutError};
+#[cfg(feature = "migrate")]
+use super::moves::Moves;
 use super::pinned::{PinError, Pinned};
 use super::presence::Usage;
+use crate::engine::Engine;
 use crate::engine::shared::Shared;
+#[cfg(any(feature = "image", feature = "migrate"))]
+use crate::error::other_process::OtherProcess;
 use crate::state::limits::Limit;
 use crate::stats::account::Account;
 use crate::store::Scratch;
@@ -22,14 +30,76 @@ use crate::table::granularity::RegionBase;
 pub struct Managed {
     pub(super) shared: Arc<Shared>,
     pub(super) range: PageRange,
+    pub(super) memory: Memory,
     pub(super) account: Arc<Account>,
     /// The size of a touch.
     pub(super) base: RegionBase,
     /// Its limit, if it has one.
     pub(super) limit: Option<Arc<Limit>>,
+    /// Whether it is being sent, and what arrives.
+    #[cfg(feature = "migrate")]
+    pub(super) moves: Moves,
+}
+
+/// The mapping behind a managed range.
+pub(super) enum Memory {
+    /// The region's own, there until it is dropped.
+    Own(RegionMemory),
+    /// Another owner's.
+    #[cfg_attr(not(feature = "migrate"), expect(dead_code, reason = "only a migration uses its bytes"))]
+    Foreign(ForeignMemory),
+    /// None any more.
+    Gone,
+}
+
+impl Memory {
+    /// The region's own, of a caller that knows that it is.
+    pub(super) fn own(&self) -> &RegionMemory {
+        match self {
+            Self::Own(memory) => memory,
+            Self::Foreign(_) | Self::Gone => unreachable!("it is a region's until that is dropped"),
+        }
+    }
+    pub(super) fn own_mut(&mut self) -> &mut RegionMemory {
+        match self {
+            Self::Own(memory) => memory,
+            Self::Foreign(_) | Self::Gone => unreachable!("it is a region's until that is dropped"),
+        }
+    }
+}
+
+/// Keeps a part in memory for the time of one access, if no page of it is swapped out. None without
+/// a part, of which the access tells.
+pub(super) fn hold_if_here(
+    engine: &Engine,
+    part: Option<PageRange>,
+) -> Result<Option<Pinned<'_>>, AccessError> {
+    let Some(range) = part else { return Ok(None) };
+    let pin = Pinned::for_a_moment(engine, range).ok_or(AccessError::WouldBlock)?;
+    if engine.is_all_here(range) { Ok(Some(pin)) } else { Err(AccessError::WouldBlock) }
 }
 
 impl Managed {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        (memory, range): (Memory, PageRange),
+        account: Arc<Account>,
+        base: RegionBase,
+    ) -> Self {
+        #[cfg(feature = "migrate")]
+        let moves = Moves::default();
+        Self {
+            shared,
+            range,
+            memory,
+            account,
+            base,
+            limit: None,
+            #[cfg(feature = "migrate")]
+            moves,
+        }
+    }
+
     /// Its first byte. Valid for reads and writes of [`len`](Self::len) bytes as long as the region
     /// lives; an access to a swapped-out page blocks until it is back. In a forked child the region
     /// is not there: an access to it there is a fault (SIGSEGV).
@@ -148,20 +218,37 @@ impl Managed {
         Arc::clone(&self.account)
     }
 
+    /// The engine, in the process that made the region.
+    #[cfg(any(feature = "image", feature = "migrate"))]
+    pub(crate) fn maker(&self) -> Result<&Arc<Engine>, OtherProcess> {
+        self.shared.engine()
+    }
+
+    /// Its addresses.
+    #[cfg(any(feature = "image", feature = "migrate"))]
+    pub(crate) fn range(&self) -> PageRange {
+        self.range
+    }
+
+    /// Discards whole OS pages of its memory, as [`Region::discard`](super::Region::discard).
+    pub(super) fn discard_bytes(&self, bytes: &RegionBytes, offset: usize, len: usize) -> io::Result<()> {
+        let engine = self.shared.engine()?;
+        if let Some(end) = offset.checked_add(len).filter(|end| *end <= self.range.len())
+            && let Some(range) = PageRange::new(
+                (self.range.start() + offset) & !(OS_PAGE - 1),
+                (self.range.start() + end) & !(OS_PAGE - 1),
+            )
+        {
+            engine.take_huge_apart(range);
+        }
+        bytes.discard(offset, len)
+    }
+
     /// Whether a call may touch this part. Where it reaches beyond the end the access says so.
     pub(super) fn check_limit(&self, offset: usize, len: usize) -> Result<(), AccessError> {
         let engine = self.shared.engine()?;
         let Some((limit, range)) = self.limit.as_ref().zip(self.part(offset, len)) else { return Ok(()) };
         if engine.admits_call(limit, range) { Ok(()) } else { Err(AccessError::LimitReached) }
-    }
-
-    /// Keeps a part in memory for the time of one access, if no page of it is swapped out. None if
-    /// the part is empty or reaches beyond the end, of which the access tells.
-    pub(super) fn hold_if_here(&self, offset: usize, len: usize) -> Result<Option<Pinned<'_>>, AccessError> {
-        let engine = self.shared.engine()?;
-        let Some(range) = self.part(offset, len) else { return Ok(None) };
-        let pin = Pinned::for_a_moment(engine, range).ok_or(AccessError::WouldBlock)?;
-        if engine.is_all_here(range) { Ok(Some(pin)) } else { Err(AccessError::WouldBlock) }
     }
 
     fn expect_part(&self, offset: usize, len: usize) -> PageRange {

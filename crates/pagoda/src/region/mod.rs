@@ -10,21 +10,17 @@ mod builder;
 mod extent;
 pub(crate) mod limit;
 mod managed;
+#[cfg(feature = "migrate")]
+mod moves;
 mod pinned;
 mod presence;
 
 use std::ops::Deref;
 
-use pagoda_core::page::OS_PAGE;
-use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::mem::region_memory::RegionMemory;
 
 use crate::error::other_process::OtherProcess;
-
-#[cfg(any(feature = "image", feature = "migrate"))]
-use std::sync::Arc;
-#[cfg(feature = "migrate")]
-use std::sync::atomic::{AtomicBool, Ordering};
+use managed::{Memory, hold_if_here};
 
 pub use access::{AccessError, PageOutError};
 pub use adoptable::RegionError;
@@ -35,68 +31,15 @@ pub use pagoda_linux::mem::region_memory::{Access, ForeignMemory};
 pub use pinned::{PinError, Pinned};
 pub use presence::Usage;
 
-#[cfg(any(feature = "image", feature = "migrate"))]
-use crate::engine::Engine;
 #[cfg(feature = "migrate")]
-use crate::migrate::Receiving;
+pub(crate) use moves::Sending;
 
 /// Managed memory of its own. Dropping it frees it.
 pub struct Region {
     managed: Managed,
-    /// Its own mapping, there until it is dropped.
-    memory: Option<RegionMemory>,
     /// The image that it was restored from.
     #[cfg(feature = "image")]
     restored: Option<crate::restore::held::Restored>,
-    /// It is being sent elsewhere.
-    #[cfg(feature = "migrate")]
-    sending: AtomicBool,
-    /// A part of it arrives later.
-    #[cfg(feature = "migrate")]
-    receiving: Option<Receiving>,
-}
-
-/// The right to send a region, one at a time; given back on drop.
-#[cfg(feature = "migrate")]
-pub(crate) struct Sending<'a>(&'a AtomicBool);
-
-#[cfg(feature = "migrate")]
-impl Drop for Sending<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
-    }
-}
-
-#[cfg(any(feature = "image", feature = "migrate"))]
-impl Region {
-    /// The engine, in the process that made the region.
-    pub(crate) fn maker(&self) -> Result<&Arc<Engine>, OtherProcess> {
-        self.shared.engine()
-    }
-}
-
-#[cfg(feature = "migrate")]
-impl Region {
-    /// The engine, for callers that have asked [`maker`](Self::maker).
-    pub(crate) fn engine(&self) -> &Engine {
-        self.shared.engine_of_maker()
-    }
-    /// Its own mapping, for callers that have asked [`maker`](Self::maker).
-    pub(crate) fn memory(&self) -> &RegionMemory {
-        self.memory.as_ref().expect("there until it is dropped")
-    }
-    /// Keeps the receiver of its remaining pages, as long as the region lives.
-    pub(crate) fn set_receiving(&mut self, receiving: Receiving) -> &mut Receiving {
-        self.receiving.insert(receiving)
-    }
-    /// The receiver of pages that may not have arrived yet, if there is one.
-    pub(crate) fn receiving(&self) -> Option<&Receiving> {
-        self.receiving.as_ref().filter(|receiving| !receiving.is_done())
-    }
-    /// The right to send it. None while it is being sent already.
-    pub(crate) fn sending(&self) -> Option<Sending<'_>> {
-        (!self.sending.swap(true, Ordering::AcqRel)).then(|| Sending(&self.sending))
-    }
 }
 
 impl Deref for Region {
@@ -107,23 +50,12 @@ impl Deref for Region {
 }
 
 impl Region {
-    fn new(managed: Managed, memory: RegionMemory) -> Self {
+    fn new(managed: Managed) -> Self {
         Self {
             managed,
-            memory: Some(memory),
             #[cfg(feature = "image")]
             restored: None,
-            #[cfg(feature = "migrate")]
-            sending: AtomicBool::new(false),
-            #[cfg(feature = "migrate")]
-            receiving: None,
         }
-    }
-
-    /// Its addresses.
-    #[cfg(feature = "image")]
-    pub(crate) fn range(&self) -> PageRange {
-        self.managed.range
     }
 
     /// Keeps the image that it is restored from, as long as the region lives.
@@ -169,7 +101,7 @@ impl Region {
         self.check(offset, from.len(), true)?;
         #[cfg(feature = "image")]
         self.check_image(offset, from.len())?;
-        self.memory.as_mut().expect("there until it is dropped").write_at(offset, from);
+        self.memory_mut().write_at(offset, from);
         Ok(())
     }
 
@@ -185,7 +117,7 @@ impl Region {
     pub fn try_read_at(&self, offset: usize, into: &mut [u8]) -> Result<(), AccessError> {
         let memory = self.own_memory()?;
         self.check(offset, into.len(), false)?;
-        let _pin = self.hold_if_here(offset, into.len())?;
+        let _pin = hold_if_here(self.shared.engine()?, self.part(offset, into.len()))?;
         memory.read_at(offset, into);
         Ok(())
     }
@@ -200,8 +132,10 @@ impl Region {
     /// As [`read_at`](Self::read_at).
     pub fn try_write_at(&mut self, offset: usize, from: &[u8]) -> Result<(), AccessError> {
         self.check(offset, from.len(), true)?;
-        let _pin = self.managed.hold_if_here(offset, from.len())?;
-        self.memory.as_mut().expect("there until it is dropped").write_at(offset, from);
+        let part = self.part(offset, from.len());
+        let Managed { shared, memory, .. } = &mut self.managed;
+        let _pin = hold_if_here(shared.engine()?, part)?;
+        memory.own_mut().write_at(offset, from);
         Ok(())
     }
 
@@ -216,7 +150,7 @@ impl Region {
         if let Err(error) = self.shared.engine() {
             panic!("{error}");
         }
-        self.memory.as_mut().expect("there until it is dropped").words_mut()
+        self.memory_mut().words_mut()
     }
 
     /// Copies whole words into the region, swapping in its pages. Any number of threads may do so
@@ -246,7 +180,18 @@ impl Region {
     /// Its own mapping.
     fn own_memory(&self) -> Result<&RegionMemory, OtherProcess> {
         self.shared.engine()?;
-        Ok(self.memory.as_ref().expect("there until it is dropped"))
+        Ok(self.memory())
+    }
+    /// The same, for callers that know that this is its process.
+    pub(crate) fn memory(&self) -> &RegionMemory {
+        self.managed.memory.own()
+    }
+    #[cfg(feature = "migrate")]
+    pub(crate) fn managed_mut(&mut self) -> &mut Managed {
+        &mut self.managed
+    }
+    fn memory_mut(&mut self) -> &mut RegionMemory {
+        self.managed.memory.own_mut()
     }
 
     /// Discards whole OS pages: they read zero afterwards and hold nothing. Other threads may use
@@ -259,16 +204,7 @@ impl Region {
     /// # Panics
     /// As [`read_at`](Self::read_at).
     pub fn discard(&self, offset: usize, len: usize) -> std::io::Result<()> {
-        let (engine, memory) = (self.shared.engine()?, self.own_memory()?);
-        if let Some(end) = offset.checked_add(len).filter(|end| *end <= self.range.len())
-            && let Some(range) = PageRange::new(
-                (self.range.start() + offset) & !(OS_PAGE - 1),
-                (self.range.start() + end) & !(OS_PAGE - 1),
-            )
-        {
-            engine.take_huge_apart(range);
-        }
-        memory.discard(offset, len)
+        self.managed.discard_bytes(self.memory(), offset, len)
     }
 
     /// Frees the region and returns when all its frames are back. Its stored pages follow in the
@@ -279,13 +215,13 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        let Ok(engine) = self.managed.shared.engine() else {
+        let Ok(engine) = self.managed.shared.engine().cloned() else {
             // The mapping is not in a child, where its addresses may be another's by now.
-            std::mem::forget(self.memory.take());
+            std::mem::forget(std::mem::replace(&mut self.managed.memory, Memory::Gone));
             #[cfg(feature = "image")]
             std::mem::forget(self.restored.take());
             #[cfg(feature = "migrate")]
-            std::mem::forget(self.receiving.take());
+            self.managed.moves.leave_to_child();
             return;
         };
         // Its prefetching ends before the memory is gone, and the image after that.
@@ -294,11 +230,11 @@ impl Drop for Region {
         // Before another region can have these addresses.
         self.managed.limit.iter().for_each(|limit| engine.limits.leave(limit));
         #[cfg(feature = "migrate")]
-        if let Some(mut receiving) = self.receiving.take() {
-            receiving.end(engine);
-        }
+        self.managed.end_arrival();
         engine.keep_huge_frames(self.managed.range);
-        engine.close(self.memory.take().expect("it is dropped once"), &self.managed.account);
+        if let Memory::Own(memory) = std::mem::replace(&mut self.managed.memory, Memory::Gone) {
+            engine.close(memory, &self.managed.account);
+        }
         engine.owners.leave(&self.managed.account);
         engine.look_after_releases();
     }

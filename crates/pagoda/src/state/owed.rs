@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
+use pagoda_core::migrate::geometry::STRIPE_PAGES;
 use pagoda_core::migrate::pages::PageSet;
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
@@ -79,6 +80,20 @@ impl OwedPages {
     /// held, or the gate exclusively.
     pub(crate) fn remove(&self, range: PageRange) {
         self.pages.remove(self.numbers(range));
+    }
+
+    /// The first run of owed pages from `address` on, of one stripe.
+    pub(crate) fn next_run(&self, address: usize) -> Option<PageRange> {
+        let all = self.numbers(self.range);
+        let from = ((address - self.range.start()) / OS_PAGE) as u64;
+        let at = |page: u64| self.range.start() + page as usize * OS_PAGE;
+        (from / u64::from(STRIPE_PAGES) * u64::from(STRIPE_PAGES)..all.end)
+            .step_by(STRIPE_PAGES as usize)
+            .flat_map(|first| {
+                let runs = self.pages.stripe(first).runs();
+                runs.map(move |run| first + u64::from(run.start)..first + u64::from(run.end))
+            })
+            .find_map(|run| PageRange::new(at(run.start.max(from)), at(run.end)))
     }
 
     pub(crate) fn has_any(&self, range: PageRange) -> bool {

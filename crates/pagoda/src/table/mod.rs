@@ -157,18 +157,17 @@ impl Table {
             .unwrap_or_else(|| no_entries(range, entry_bytes))
     }
 
-    /// Adds `range`, in which nothing is managed yet, as a span of its own with this filling.
-    /// Without memory for its entries: None, and nothing is added.
+    /// Adds `range`, in which nothing is managed yet, as a span of its own with this filling: its
+    /// first entry begins where it does, and no other span has one of them. So an entry lies within
+    /// a stripe of a migration. Without memory for its entries: None, and nothing is added.
     pub(crate) fn insert_filled(
         &mut self,
         range: PageRange,
         filling: Filling,
         filler: Filler,
     ) -> Option<&Span> {
-        let skipped = range.start() % self.entry_bytes;
-        let needed = (skipped + range.len()).div_ceil(self.entry_bytes);
-        let entries = EntryArray::new(needed, Weak::new(), filling)?;
-        let span = Span::new(range, range.start() - skipped, entries, filler);
+        let entries = EntryArray::new(range.len().div_ceil(self.entry_bytes), Weak::new(), filling)?;
+        let span = Span::new(range, range.start(), entries, filler);
         Some(self.spans.entry(range.start()).insert_entry(span).into_mut())
     }
 

@@ -13,7 +13,7 @@ use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::random::{Random, runs};
 use pagoda_linux::testing::skip::skip_without_moves;
 
-use crate::program::{Idle, PAGE, Program};
+use crate::program::{Idle, Memory, PAGE, Program};
 use crate::support::{
     any_port, combinations, late_options, live_options, manager, migrate_idle, migrate_late, receive_options,
     slow_options,
@@ -76,9 +76,10 @@ fn one(seed: u64, base: BasePage, codec: Codec, zero: ZeroPolicy, channels: u16)
 
 /// Continues a program's writes, its shadow, in a region that arrives, and checks every byte
 /// meanwhile or in the end.
-pub fn use_at_once(arrived: &Region, arrival: Arrival, shadow: &[u64], seed: u64, context: &str) {
+pub fn use_at_once(arrived: &dyn Memory, arrival: Arrival, shadow: &[u64], seed: u64, context: &str) {
     // One goes on with the program in a part of it while others only look at the rest.
-    let own = arrived.len() / 4 * 3;
+    let len = shadow.len() * 8;
+    let own = len / 4 * 3;
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let program = scope.spawn(|| {
@@ -93,12 +94,12 @@ pub fn use_at_once(arrived: &Region, arrival: Arrival, shadow: &[u64], seed: u64
             scope.spawn(move || {
                 let mut random = Random::new(seed, 2 + reader);
                 while !done.load(Ordering::Acquire) {
-                    let word = own / 8 + random.below((arrived.len() - own) / 8);
+                    let word = own / 8 + random.below((len - own) / 8);
                     let mut found = [0; 8];
                     if reader == 0 {
-                        found = load(arrived.as_ptr().wrapping_add(word * 8));
+                        found = load(arrived.at().wrapping_add(word * 8));
                     } else {
-                        arrived.read_at(word * 8, &mut found).expect("nothing is lost");
+                        arrived.read(word * 8, &mut found);
                     }
                     assert_eq!(u64::from_ne_bytes(found), shadow[word], "{context}: word {word}");
                 }
@@ -112,7 +113,7 @@ pub fn use_at_once(arrived: &Region, arrival: Arrival, shadow: &[u64], seed: u64
     });
     for (word, expected) in shadow.iter().enumerate().skip(own / 8) {
         let mut found = [0; 8];
-        arrived.read_at(word * 8, &mut found).expect("read");
+        arrived.read(word * 8, &mut found);
         assert_eq!(u64::from_ne_bytes(found), *expected, "{context}: word {word}");
     }
 }

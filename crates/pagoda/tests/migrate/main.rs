@@ -3,6 +3,8 @@
 //!
 //! `PAGODA_RUNS` says how many runs a seeded test makes, `PAGODA_SEED` repeats one of them.
 
+mod adopted;
+mod adopted_refusals;
 #[path = "../../../pagoda-migrate/tests/support/authority.rs"]
 mod authority;
 mod beside;

@@ -7,13 +7,60 @@ use std::time::Duration;
 
 use pagoda::Region;
 use pagoda::migrate::Writer;
+use pagoda_linux::mem::region_bytes::RegionBytes;
 use pagoda_linux::testing::random::Random;
 
 pub const PAGE: usize = 4096;
 
+/// The memory that moves, for any number of threads: a region's own, or adopted memory by its
+/// address.
+pub trait Memory: Sync {
+    fn bytes(&self) -> usize;
+    fn at(&self) -> *const u8;
+    fn read(&self, offset: usize, into: &mut [u8]);
+    fn write(&self, offset: usize, words: &[u8]);
+    fn discard(&self, offset: usize, len: usize);
+}
+
+impl Memory for Region {
+    fn bytes(&self) -> usize {
+        self.len()
+    }
+    fn at(&self) -> *const u8 {
+        self.as_ptr()
+    }
+    fn read(&self, offset: usize, into: &mut [u8]) {
+        self.read_at(offset, into).expect("read");
+    }
+    fn write(&self, offset: usize, words: &[u8]) {
+        self.write_words(offset, words).expect("written");
+    }
+    fn discard(&self, offset: usize, len: usize) {
+        Self::discard(self, offset, len).expect("discarded");
+    }
+}
+
+impl Memory for RegionBytes {
+    fn bytes(&self) -> usize {
+        self.range().len()
+    }
+    fn at(&self) -> *const u8 {
+        std::ptr::with_exposed_provenance(self.range().start())
+    }
+    fn read(&self, offset: usize, into: &mut [u8]) {
+        self.read_at(offset, into);
+    }
+    fn write(&self, offset: usize, words: &[u8]) {
+        self.write_words(offset, words);
+    }
+    fn discard(&self, offset: usize, len: usize) {
+        Self::discard(self, offset, len).expect("discarded");
+    }
+}
+
 /// A program that writes to a region, and its writes.
 pub struct Program<'a> {
-    region: &'a Region,
+    region: &'a dyn Memory,
     random: Random,
     pub shadow: Vec<u64>,
 }
@@ -21,23 +68,23 @@ pub struct Program<'a> {
 const WORDS: usize = PAGE / 8;
 
 impl<'a> Program<'a> {
-    pub fn new(region: &'a Region, seed: u64) -> Self {
-        Self::of_part(region, region.len(), seed)
+    pub fn new(region: &'a dyn Memory, seed: u64) -> Self {
+        Self::of_part(region, region.bytes(), seed)
     }
 
     /// A program that leaves the part beyond the first `len` bytes, whole pages, to others.
-    pub fn of_part(region: &'a Region, len: usize, seed: u64) -> Self {
-        assert!(len <= region.len());
+    pub fn of_part(region: &'a dyn Memory, len: usize, seed: u64) -> Self {
+        assert!(len <= region.bytes());
         Self { region, random: Random::new(seed, 1), shadow: vec![0; len / 8] }
     }
 
     /// A program that goes on in `region`, in its first `len` bytes, which hold `shadow`.
-    pub fn go_on(region: &'a Region, shadow: &[u64], len: usize, seed: u64) -> Self {
+    pub fn go_on(region: &'a dyn Memory, shadow: &[u64], len: usize, seed: u64) -> Self {
         Self { shadow: shadow[..len / 8].to_vec(), ..Self::of_part(region, len, seed) }
     }
 
     fn write(&mut self, index: usize, word: u64) {
-        self.region.write_words(index * 8, &word.to_ne_bytes()).expect("written");
+        self.region.write(index * 8, &word.to_ne_bytes());
         self.shadow[index] = word;
     }
 
@@ -68,12 +115,12 @@ impl<'a> Program<'a> {
         let words = self.any_page(page);
         self.shadow[page * WORDS..][..WORDS].copy_from_slice(&words);
         let bytes = words.map(u64::to_ne_bytes);
-        self.region.write_words(page * PAGE, bytes.as_flattened()).expect("written");
+        self.region.write(page * PAGE, bytes.as_flattened());
     }
 
     fn discard(&mut self, page: usize, pages: usize) {
         let pages = pages.min(self.pages() - page);
-        self.region.discard(page * PAGE, pages * PAGE).expect("discarded");
+        self.region.discard(page * PAGE, pages * PAGE);
         self.shadow[page * WORDS..(page + pages) * WORDS].fill(0);
     }
 
@@ -103,7 +150,7 @@ impl<'a> Program<'a> {
             12..15 => {
                 let index = page * WORDS + self.random.below(WORDS);
                 let mut found = [0; 8];
-                self.region.read_at(index * 8, &mut found).expect("read");
+                self.region.read(index * 8, &mut found);
                 assert_eq!(u64::from_ne_bytes(found), self.shadow[index], "word {index} at the source");
             }
             _ => {
@@ -120,11 +167,11 @@ impl<'a> Program<'a> {
     }
 
     /// The difference between `region` and the program's writes, if there is one.
-    pub fn differs(&self, region: &Region) -> Option<Difference> {
+    pub fn differs(&self, region: &dyn Memory) -> Option<Difference> {
         let (mut pages, mut first) = (Vec::new(), None);
         let mut content = [0; PAGE];
         for page in 0..self.pages() {
-            region.read_at(page * PAGE, &mut content).expect("read");
+            region.read(page * PAGE, &mut content);
             if self.wrote(page, &content) {
                 continue;
             }

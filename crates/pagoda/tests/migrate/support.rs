@@ -8,7 +8,7 @@ use pagoda::migrate::{
     Arrival, Codec, Counts, Endpoint, Error, Event, Listener, LiveOptions, Moved, Otherwise, ReceiveOptions,
     SendOptions, ZeroPolicy,
 };
-use pagoda::{BasePage, Bytes, Manager, Region};
+use pagoda::{BasePage, Bytes, Managed, Manager, Region};
 use pagoda_linux::testing::length::is_long;
 
 use crate::program::{Brake, Idle, Program};
@@ -87,7 +87,7 @@ pub fn combinations(base: usize, codec: usize, channels: &[u16]) -> Vec<(ZeroPol
     vec![(zero, channels[(base + 2 * codec) % channels.len()])]
 }
 
-fn no_peer_is_refused(event: Event<'_>) -> ControlFlow<()> {
+pub fn no_peer_is_refused(event: Event<'_>) -> ControlFlow<()> {
     match event {
         Event::Turned(error) => panic!("turned away: {error}"),
         _ => ControlFlow::Continue(()),
@@ -100,18 +100,30 @@ pub type Outcome = (Result<Moved, Error>, Result<(Region, Counts), Error>);
 /// Moves a region from `program`, which runs until it is stopped, to a manager of this process,
 /// over `route` of the listener's address.
 pub fn migrate(
-    region: &Region,
+    region: &Managed,
     program: &mut Program<'_>,
     to: &Manager,
     options: &LiveOptions,
     receiving: &ReceiveOptions,
     route: impl FnOnce(Endpoint) -> Endpoint,
 ) -> Outcome {
+    let receive = |listener| Region::receive(to, listener, receiving, &mut no_peer_is_refused);
+    migrate_by(region, program, options, route, receive)
+}
+
+/// The same to anything that `receive` receives into.
+pub fn migrate_by<R: Send>(
+    region: &Managed,
+    program: &mut Program<'_>,
+    options: &LiveOptions,
+    route: impl FnOnce(Endpoint) -> Endpoint,
+    receive: impl FnOnce(Listener) -> R + Send,
+) -> (Result<Moved, Error>, R) {
     let listener = any_port();
     let at = route(listener.endpoint().expect("an address"));
     let brake = Brake::default();
     thread::scope(|scope| {
-        let receiver = scope.spawn(|| Region::receive(to, listener, receiving, &mut no_peer_is_refused));
+        let receiver = scope.spawn(|| receive(listener));
         let writer = scope.spawn(|| brake.run(program));
         let sent = region.migrate_to(&at, options, &mut &brake, &mut |_, _| ControlFlow::Continue(()));
         brake.stop();
@@ -128,13 +140,23 @@ pub fn use_early<T: Send>(
     send: impl FnOnce(&Endpoint) -> T + Send,
     use_it: impl FnOnce(Region, Arrival),
 ) -> T {
+    use_early_by(send, |listener| {
+        let received = Region::receive_late(to, listener, receiving, &mut no_peer_is_refused);
+        let (arrived, arrival) = received.expect("received");
+        use_it(arrived, arrival);
+    })
+}
+
+/// The same with a receiver of any kind.
+pub fn use_early_by<T: Send>(
+    send: impl FnOnce(&Endpoint) -> T + Send,
+    receive_and_use: impl FnOnce(Listener),
+) -> T {
     let listener = any_port();
     let at = listener.endpoint().expect("an address");
     thread::scope(|scope| {
         let sender = scope.spawn(move || send(&at));
-        let received = Region::receive_late(to, listener, receiving, &mut no_peer_is_refused);
-        let (arrived, arrival) = received.expect("received");
-        use_it(arrived, arrival);
+        receive_and_use(listener);
         sender.join().expect("the sender")
     })
 }
@@ -142,12 +164,26 @@ pub fn use_early<T: Send>(
 /// Moves a region from `program`, which runs until it is stopped, and lets `use_it` have it with
 /// the program's writes as soon as it is shown.
 pub fn migrate_late(
-    region: &Region,
-    mut program: Program<'_>,
+    region: &Managed,
+    program: Program<'_>,
     to: &Manager,
     options: &LiveOptions,
     receiving: &ReceiveOptions,
     use_it: impl FnOnce(Region, Arrival, &[u64]),
+) -> Moved {
+    migrate_late_by(region, program, options, |listener, shadow| {
+        let received = Region::receive_late(to, listener, receiving, &mut no_peer_is_refused);
+        let (arrived, arrival) = received.expect("received");
+        use_it(arrived, arrival, &shadow());
+    })
+}
+
+/// The same with a receiver of any kind, which is told the program's writes when it wants them.
+pub fn migrate_late_by(
+    region: &Managed,
+    mut program: Program<'_>,
+    options: &LiveOptions,
+    receive_and_use: impl FnOnce(Listener, Box<dyn FnOnce() -> Vec<u64> + '_>),
 ) -> Moved {
     let brake = Brake::default();
     thread::scope(|scope| {
@@ -160,16 +196,14 @@ pub fn migrate_late(
             brake.stop();
             sent
         };
-        let sent = use_early(to, receiving, send, |arrived, arrival| {
-            use_it(arrived, arrival, &writer.join().expect("the program"));
-        });
-        sent.expect("sent")
+        let shadow = Box::new(|| writer.join().expect("the program"));
+        use_early_by(send, |listener| receive_and_use(listener, shadow)).expect("sent")
     })
 }
 
 /// The same of a region that is not written.
 pub fn migrate_idle(
-    region: &Region,
+    region: &Managed,
     to: &Manager,
     options: &LiveOptions,
     zero: ZeroPolicy,
