@@ -249,7 +249,7 @@ counters! {
     /// Of those the ones whose content was read from the store's file, the remote store, or the
     /// file whose page it is.
     Total FaultsSpilled faults_spilled,
-    /// Base pages that were fetched before anyone asked, because the one below them was read.
+    /// Base pages that were swapped in before they were touched, because the one beside them was.
     Total FetchedAhead fetched_ahead,
     /// Base pages that were filled with zeroes before anyone touched them, because the one below
     /// them was touched first.
