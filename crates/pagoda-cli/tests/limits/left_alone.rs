@@ -89,19 +89,25 @@ pub fn fill_beside_locked() -> Result<(), String> {
     fill(60, |_| Ok(()))
 }
 
-/// Pages that are written, each between two read-only ones: more than the least budget.
-const PIECES: usize = 12_000;
+/// Groups of written pages, each between two read-only ones, which are fewer: of those some come
+/// with the others, and can't leave.
+const PIECES: usize = 4_000;
+/// The pages of a group: all of them are more than the least budget.
+const WRITTEN: usize = 3;
 
 /// In the program: memory that is managed, then cut into more mappings than the engine checks one
 /// by one, and locked. Reclaim finds it again and again, and finds out each time that it has to
 /// stay.
 pub fn fill_beside_pieces() -> Result<(), String> {
     let told = |error: std::io::Error| error.to_string();
-    let mut cut = Mapping::new(2 * PIECES).map_err(told)?;
-    (0..PIECES).for_each(|piece| stamp(piece).fill(cut.page_mut(2 * piece + 1)));
+    let mut cut = Mapping::new((1 + WRITTEN) * PIECES).map_err(told)?;
+    let read_only = (0..PIECES).map(|piece| piece * (1 + WRITTEN));
+    for page in read_only.clone().flat_map(|page| page + 1..=page + WRITTEN) {
+        stamp(page).fill(cut.page_mut(page));
+    }
     std::thread::sleep(LOOKS);
-    for piece in 0..PIECES {
-        cut.protect(2 * piece..2 * piece + 1, libc::PROT_READ).map_err(told)?;
+    for page in read_only {
+        cut.protect(page..page + 1, libc::PROT_READ).map_err(told)?;
     }
     lock_all(libc::MCL_CURRENT).map_err(|error| format!("mlockall: {error}"))?;
     fill(60, |_| Ok(()))
