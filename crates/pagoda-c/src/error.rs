@@ -114,7 +114,7 @@ pub unsafe fn call_on<T>(
     unsafe { call(error, || body(shared(handle, name)?)) }
 }
 
-/// Runs the body of a call that changes what its handle stands for, and tells the caller how it
+/// Runs the body of a call that changes the object of its handle, and tells the caller how it
 /// ended.
 ///
 /// # Safety
@@ -131,7 +131,7 @@ pub unsafe fn call_alone<T>(
     unsafe { call(error, body) }
 }
 
-/// Drops what a handle stood for. A panic of the destructor does not reach the caller.
+/// Drops the object of a handle. A panic of the destructor does not reach the caller.
 pub fn drop_quietly<T>(value: T) {
     // There is no code to return: the handle is closed either way.
     let _ = catch_unwind(AssertUnwindSafe(|| drop(value)));
@@ -152,7 +152,7 @@ fn message(text: &str) -> [c_char; MESSAGE_BYTES] {
     message
 }
 
-/// What a handle stands for, to be read.
+/// The object of a handle, to be read.
 ///
 /// # Safety
 /// `handle` is null, or one of ours that is not closed as long as the result is used.

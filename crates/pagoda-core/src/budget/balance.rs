@@ -29,7 +29,8 @@ const SETTLE_NS: u64 = 200_000_000;
 /// The least time of refaults that tells enough: a hundredth of the time between two looks.
 const NEAR_LEAST_NS: f64 = 1_000_000.0;
 
-/// The time of refaults at which a share is lowered that is not used: a fifth of that time.
+/// The time of near refaults from which on the share is lowered although it is not used up: a fifth
+/// of the time between two looks.
 const NEAR_MUCH_NS: f64 = 20_000_000.0;
 
 /// Faults at the edge that tell enough.

@@ -4,8 +4,8 @@
 //! LZ4 finds repeated strings only, and leaves hexadecimal digits or base 64 as long as they were.
 //! So a block that it does not shrink by a quarter is compressed by Zstandard, which codes frequent
 //! bytes by fewer bits, if the block is not noise. It takes three times as long; but a page that
-//! does not shrink would lie in the file, from where it takes ten times as long to come. To shorten
-//! blocks further that LZ4 halves is not worth it: a sort of decimal numbers took a fifth longer.
+//! does not shrink would lie in the file, from where it takes ten times as long to come. Blocks
+//! that LZ4 halves stay so: to pack them took longer than their faults, in a sort of numbers.
 //!
 //! In a page of several blocks each takes whole units of [`UNIT`], so that a block that was written
 //! can mostly be replaced in its place: it costs one percent of the packed bytes.
@@ -56,7 +56,7 @@ const BLOCK_LEVEL: i32 = 1;
 pub struct BlockPacker {
     lz4: Lz4,
     zstd: Compressor,
-    /// What Zstandard makes of a block, which may be longer than what LZ4 made of it.
+    /// The output of Zstandard, which may be longer than that of LZ4.
     room: Box<[u8]>,
 }
 
@@ -174,9 +174,9 @@ pub fn repack(
     content: &[u8],
     into: &mut [u8],
     unpacker: &mut PageUnpacker,
-    packer: &mut BlockPacker,
+    blocks_packer: &mut BlockPacker,
 ) -> Option<usize> {
-    let (page, blocks_packer) = (content.len(), packer);
+    let page = content.len();
     let mut packer = Packer::new(page, into);
     for block in blocks(packed, page, 0, page) {
         let block = block?;

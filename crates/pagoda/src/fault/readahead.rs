@@ -16,9 +16,8 @@ use crate::stats::counters::Counter;
 use crate::store::{Handle, NEIGHBOURS_MOST, Scratch, Store};
 use crate::table::{Entries, Span, Table, give, try_take};
 
-/// The most that is swapped in ahead. The reader runs meanwhile, and waits once for so much: with
-/// 768 KiB a sort of ten times its budget takes a tenth less than with 256. Memory is lost if the
-/// reader stops, so it is less than the low watermark of the least budget.
+/// The most that is swapped in ahead. The reader runs meanwhile, and waits once for so much. Memory
+/// is lost if the reader stops, so it is less than the low watermark of the least budget.
 const AHEAD_BYTES: usize = 768 << 10;
 
 /// The most pages of them.

@@ -78,8 +78,8 @@ impl Engine {
     }
 
     /// Whether the store keeps its copy of a page that is swapped in, so that evicting the clean
-    /// page stores nothing. False once the store has nearly all that it may ever use and no room in
-    /// the file for what a copy displaces: that bounds the memory held twice.
+    /// page stores nothing. False once the store has nearly all that it may ever use, and the file
+    /// has no room for objects that a copy displaces: that bounds the memory held twice.
     pub(crate) fn keeps_copies(&self) -> bool {
         let limit = self.store_memory_most().get();
         let has_room = self.ledger.store_bytes() < limit - limit / 32 || self.store.may_displace();

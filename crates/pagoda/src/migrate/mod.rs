@@ -147,7 +147,7 @@ fn noting(
 
 impl AdoptedRegion {
     /// Receives into this memory, as [`Region::receive`] does into a region of its own. It has to
-    /// be as long as what is sent, and [movable](crate::ForeignMemory::movable). Its content is
+    /// be as long as the sent region, and [movable](crate::ForeignMemory::movable). Its content is
     /// given up once a sender was admitted; until this returns it may hold anything, and no thread
     /// may use it.
     ///

@@ -1,6 +1,6 @@
 //! Where a migration is received: a region that is made for it, or memory that its owner mapped.
 //!
-//! This module must never leave a part of what was received in memory whose owner gets an error.
+//! This module must never leave received content in memory whose owner gets an error.
 
 use std::io;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A region that moves to another host or comes from one, whoever mapped it: the engine, the memory
+//! A region, own or adopted, that moves to another host or comes from one: the engine, the memory
 //! and the state that its migration needs.
 //!
 //! It is sent or saved once at a time, and never while a part of it still arrives. This module must
@@ -33,7 +33,7 @@ impl Drop for Sending<'_> {
 }
 
 impl Moves {
-    /// Ends the arrival of what is still owed, if there is any. Returns the pages that will never
+    /// Ends the arrival of owed pages, if there is one. Returns the pages that will never
     /// arrive: marked, and to be taken from the engine by the caller.
     pub(super) fn end_arrival(&mut self, engine: &Engine) -> Option<Arc<OwedPages>> {
         self.receiving.take()?.end(engine)
@@ -64,7 +64,7 @@ impl Managed {
     pub(crate) fn empty(&self, offset: usize, len: usize) -> io::Result<()> {
         self.discard_bytes(self.bytes()?, offset, len)
     }
-    /// Ends the arrival of what is still owed. It is not owed any more, and reads as zero.
+    /// Ends the arrival of owed pages. They are owed no longer, and read as zero.
     pub(crate) fn end_arrival(&mut self) {
         let engine = Arc::clone(self.shared.engine_of_maker());
         self.moves.end_arrival(&engine).iter().for_each(|owed| engine.owed.leave(owed));

@@ -79,6 +79,7 @@ impl TieredStore {
             at = Queue::after(&self.table, id);
             looked_bytes += self.table.at(id).word().len();
             let units = units_of(id);
+            // Places in the batch count from the first one, so that the stretch grows upwards only.
             if units.first >= first_unit && stretch.take(units) {
                 state.filed.remove(&self.table, id);
                 self.table.at(id).flag(MOVING, 0);

@@ -14,7 +14,7 @@ use crate::frames::zones::Taker;
 /// The longest page that is stored at once: larger base pages are put in pieces of it.
 pub(super) const PIECE_MAX: usize = 64 << 10;
 
-/// Working memory of one thread: about three pages and 250 KiB.
+/// Working memory of one thread: about three pages and 200 KiB.
 pub struct Scratch {
     pub(super) packer: BlockPacker,
     pub(super) unpacker: PageUnpacker,

@@ -105,7 +105,7 @@ pub(super) fn assert_holds(store: &TieredStore, scratch: &mut Scratch, handle: H
     assert!(back == page, "another page came back for {handle:?}");
     // It never claims to hold other content than it has.
     let part = page.len() / 4096 / 2 * 4096;
-    // What it has in memory it knows. Other threads may move the page at any moment.
+    // It knows the pages that it has in memory. Other threads may move this one at any moment.
     let mut knows = || store.holds(handle, part, &page[part..], scratch).expect("stored");
     assert!((0..100).any(|_| knows() || !store.is_in_memory(handle)));
     back[part] ^= 1;

@@ -92,8 +92,8 @@ impl Engine {
                 if gave_way && !std::mem::replace(&mut fault.was_passed, true) {
                     return true;
                 }
-                // A sequential thread computes while what it needs next is swapped in. On one
-                // processor with its handler it would wait for that, too.
+                // A sequential thread computes while its next pages are swapped in. On one
+                // processor with its handler it would wait for these, too.
                 if self.jumps_about(fault.at) {
                     self.placement.note_fault(id, fault.thread, now_ns());
                     self.placement.follow(&mut followed);

@@ -1,4 +1,4 @@
-//! Memory that its owner has mapped moves as a region does, and what lies beside it stays: from
+//! Memory that its owner has mapped moves as a region does, and its neighbours stay: from
 //! adopted memory to a region, from a region into adopted memory, and from one to the other.
 
 use std::thread;

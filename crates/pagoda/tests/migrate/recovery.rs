@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pagoda::migrate::{Codec, Counts, Endpoint, Error, Moved, ZeroPolicy};
+use pagoda::migrate::{Codec, Counts, Endpoint, Error, Listener, Moved, ZeroPolicy};
 use pagoda::{AccessError, BasePage, Bytes, Region};
 use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::random::{Random, runs};
@@ -49,6 +49,15 @@ fn plan(seed: u64, random: &mut Random) -> Plan {
     Plan { cuts, outage: Duration::from_millis(random.below(30) as u64) }
 }
 
+/// A listener, a line to it that is cut as planned, and the address of the line.
+fn behind_line(plan: Plan) -> (Listener, CutLine, Endpoint) {
+    let listener = any_port();
+    let Ok(Endpoint::Tcp { port, .. }) = listener.endpoint() else { panic!("it is TCP") };
+    let line = CutLine::new(port, plan).expect("a line");
+    let at = Endpoint::Tcp { host: "127.0.0.1".to_owned(), port: line.port };
+    (listener, line, at)
+}
+
 /// The outcome of one run.
 struct Run {
     moved: Result<Moved, Error>,
@@ -76,10 +85,7 @@ fn run(seed: u64) -> Run {
     if plan.cuts.iter().any(|(_, how)| *how == Cut::Silence) {
         (options.send.stall, receiving.stall) = (STALL, STALL);
     }
-    let listener = any_port();
-    let Ok(Endpoint::Tcp { port, .. }) = listener.endpoint() else { panic!("it is TCP") };
-    let line = CutLine::new(port, plan).expect("a line");
-    let at = Endpoint::Tcp { host: "127.0.0.1".to_owned(), port: line.port };
+    let (listener, line, at) = behind_line(plan);
     thread::scope(|scope| {
         let sender = scope
             .spawn(|| region.migrate_to(&at, &options, &mut Idle, &mut |_, _| ControlFlow::Continue(())));
@@ -194,11 +200,8 @@ fn a_sender_that_does_not_come_back_is_waited_for_as_long_as_it_was_said() {
     options.send.recover_for = bound;
     let mut receiving = receive_options(ZeroPolicy::default());
     receiving.recover_for = bound;
-    let listener = any_port();
-    let Ok(Endpoint::Tcp { port, .. }) = listener.endpoint() else { panic!("it is TCP") };
     let plan = Plan { cuts: vec![(400_000, Cut::Ends)], outage: Duration::from_secs(60) };
-    let line = CutLine::new(port, plan).expect("a line");
-    let at = Endpoint::Tcp { host: "127.0.0.1".to_owned(), port: line.port };
+    let (listener, _line, at) = behind_line(plan);
     thread::scope(|scope| {
         let sender = scope
             .spawn(|| region.migrate_to(&at, &options, &mut Idle, &mut |_, _| ControlFlow::Continue(())));
@@ -246,11 +249,8 @@ fn a_line_that_is_cut_again_after_a_long_time_is_replaced_again() {
     options.send.recover_for = recover_for;
     let mut receiving = receive_options(ZeroPolicy::default());
     receiving.recover_for = RECOVER_FOR;
-    let listener = any_port();
-    let Ok(Endpoint::Tcp { port, .. }) = listener.endpoint() else { panic!("it is TCP") };
     let plan = Plan { cuts: vec![(1, Cut::Ends), (5 << 19, Cut::Ends)], outage: Duration::ZERO };
-    let line = CutLine::new(port, plan).expect("a line");
-    let at = Endpoint::Tcp { host: "127.0.0.1".to_owned(), port: line.port };
+    let (listener, _line, at) = behind_line(plan);
     thread::scope(|scope| {
         let sender = scope
             .spawn(|| region.migrate_to(&at, &options, &mut Idle, &mut |_, _| ControlFlow::Continue(())));
