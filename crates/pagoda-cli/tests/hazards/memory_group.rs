@@ -14,7 +14,13 @@ const MIB: u64 = 1 << 20;
 fn group(name: &str, limit_mib: u64) -> Option<MemoryGroup> {
     let name = format!("pagoda-test-{name}-{}", std::process::id());
     let made = Controller::find().and_then(|controller| controller.create(&name, limit_mib * MIB));
-    made.map_err(|error| skip("memory group", error)).ok()
+    let group = made.map_err(|error| skip("memory group", error)).ok()?;
+    // The machine may have swap, into which the kernel would move memory at the limit.
+    let files = ["memory.swappiness", "memory.swap.max"].map(|file| group.procs().with_file_name(file));
+    for file in files.iter().filter(|file| file.exists()) {
+        std::fs::write(file, "0").expect("the group is ours");
+    }
+    Some(group)
 }
 
 /// Runs it as a process of the group.
