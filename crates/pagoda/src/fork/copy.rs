@@ -36,9 +36,9 @@ use crate::stats::counters::Counter;
 use crate::store::{Handle, Scratch, Store};
 use crate::table::{Page, Span, Table, give};
 
-/// Shared ranges that wait for a copy-on-write break. The hand finds those again that have no room
-/// here.
-const SHARED_MOST: usize = 256;
+/// Bytes of shared ranges from which on no more wait for a copy-on-write break: until they are
+/// evicted, all of them are held twice. The hand finds the others again.
+const SHARED_MOST: usize = 1 << 20;
 
 /// The child's changes to its mappings since the fork, in order.
 #[derive(Clone, Copy)]
@@ -254,21 +254,24 @@ impl Engine {
     pub(crate) fn note_shared(&self, range: PageRange) {
         if self.may_be_shared() {
             let mut shared = self.shared.lock().unwrap_or_else(|_| self.stop(StopReason::EngineBroken));
-            if shared.len() < SHARED_MOST {
+            if shared.iter().map(|range| range.len()).sum::<usize>() < SHARED_MOST {
                 shared.push(range);
             }
         }
     }
 
-    /// Breaks copy-on-write in ranges that a fork may share, so that they are movable. It may wait
-    /// for a fault to be served (a part may be swapped out by now), so only the reclaimer does it,
-    /// and holds nothing.
+    /// Breaks copy-on-write in ranges that a fork may share, so that they are movable, and has the
+    /// hand come to them next. It may wait for a fault to be served (a part may be swapped out by
+    /// now), so only the reclaimer does it, and holds nothing.
     pub(crate) fn make_shared_own(&self) {
         if !self.may_be_shared() {
             return;
         }
         let shared =
             std::mem::take(&mut *self.shared.lock().unwrap_or_else(|_| self.stop(StopReason::EngineBroken)));
+        if let Some(first) = shared.first() {
+            self.hand().address = first.start();
+        }
         for range in shared {
             let [start, end] = &self.making_own;
             end.store(range.end(), Ordering::Release);
