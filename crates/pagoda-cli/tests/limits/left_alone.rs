@@ -89,10 +89,11 @@ pub fn fill_beside_locked() -> Result<(), String> {
     fill(60, |_| Ok(()))
 }
 
-/// Groups of written pages, each between two read-only ones, which are fewer: of those some come
-/// with the others, and can't leave.
+/// Groups of written pages, with a read-only page before each. Read-only pages that are swapped in
+/// with their neighbours can't leave again, either: they are fewer than the locked ones, so that
+/// these are named.
 const PIECES: usize = 4_000;
-/// The pages of a group: all of them are more than the least budget.
+/// The written pages of a group. All groups together are more than the least budget.
 const WRITTEN: usize = 3;
 
 /// In the program: memory that is managed, then cut into more mappings than the engine checks one

@@ -4,8 +4,8 @@
 //! LZ4 finds repeated strings only, and leaves hexadecimal digits or base 64 as long as they were.
 //! So a block that it does not shrink by a quarter is compressed by Zstandard, which codes frequent
 //! bytes by fewer bits, if the block is not noise. It takes three times as long; but a page that
-//! does not shrink would lie in the file, from where it takes ten times as long to come. Blocks
-//! that LZ4 halves stay so: to pack them took longer than their faults, in a sort of numbers.
+//! does not shrink would lie in the file, from where it takes ten times as long to come. A block
+//! that LZ4 shrinks by more stays as LZ4 made it: it is packing that faults wait for then.
 //!
 //! In a page of several blocks each takes whole units of [`UNIT`], so that a block that was written
 //! can mostly be replaced in its place: it costs one percent of the packed bytes.
