@@ -19,6 +19,7 @@
 //! | `entry` | how a group of entries decodes; accessed and dirty are the OR over all |
 //! | `riscv`, `aarch64`, `x86` | the bits of an entry |
 //! | `change` | in which order the entries of a group change |
+//! | `fold` | how a group becomes one translation, and single entries again |
 //!
 //! All of it is arithmetic on numbers. It is tested against the bit positions of the published
 //! specifications and with a simulated walker. It **has not run on such a machine**: user space
@@ -58,6 +59,7 @@
 pub mod aarch64;
 pub mod change;
 pub mod entry;
+pub mod fold;
 pub mod population;
 pub mod riscv;
 mod scheme;
