@@ -207,16 +207,19 @@ fn a_write_between_two_steps_is_in_the_marks() {
     let entries = tables.map(PLACE, data(FRAMES[0], true), Reach::Page);
     let Some(machine) = Machine::start("writes", tables) else { return };
     FRAMES.iter().for_each(|&first| machine.fill(first));
-    for round in 0..16 {
+    for round in 0..18 {
         let mut group = live(&machine, entries);
         // The program meets other pages at the same step.
         group.steps = round;
-        let before = if round % 2 == 0 { Reach::Page } else { Reach::Group };
-        change(&Svnapot, &mut group, |i, _| Svnapot.encode(i, data(FRAMES[0], true), before));
-        group.written.clear();
-        let marks = match before {
-            Reach::Page => fold(&Svnapot, &mut group).unwrap(),
-            Reach::Group => unfold(&Svnapot, &mut group).unwrap().unwrap(),
+        let before = if round % 3 == 0 { Reach::Page } else { Reach::Group };
+        group.set(&Svnapot.encode_group(data(FRAMES[0], true), before).collect::<Vec<_>>());
+        let at = round as usize * 5 % 16;
+        let protected =
+            |marks| Svnapot.encode(at, Mapping { marks, write: false, ..data(FRAMES[0], true) }, Reach::Page);
+        let marks = match round % 3 {
+            0 => fold(&Svnapot, &mut group).unwrap(),
+            1 => unfold(&Svnapot, &mut group).unwrap().unwrap(),
+            _ => change_entry(&Svnapot, &mut group, at, protected).unwrap(),
         };
         assert!(group.written.len() >= 8, "{} writes", group.written.len());
         assert_eq!(marks, WRITTEN, "round {round}");
