@@ -79,9 +79,9 @@ pub fn unfold(format: &impl Format, group: &mut impl Group) -> Result<Option<Mar
 /// Replaces entry `at` of a group, by the order of `change`. `next` computes the new entry, of
 /// [`Reach::Page`] or 0, from the marks of the old one. Returns these marks.
 ///
-/// A folded group is unfolded in the same steps: its other entries keep their frames and rights. The
-/// marks are then those of the whole group. A caller that maps the same frame again must carry them
-/// over. Any other caller must record that the old frame is dirty.
+/// A folded group is unfolded in the same steps: its other entries keep their frames and rights.
+/// The marks are then those of the whole group. A caller that maps the same frame again must carry
+/// them over. Any other caller must record that the old frame is dirty.
 ///
 /// An error has changed nothing: some entries are folded, and the group can't be read as one.
 ///

@@ -1,9 +1,10 @@
-//! Hardware that walks, caches and writes at any moment of a protocol, and a search over all orders.
+//! Hardware that walks, caches and writes at any moment of a protocol, and a search over all
+//! orders.
 //!
 //! The search is exhaustive for groups of few entries: between any two steps of the protocol it
 //! takes every sequence of walks and writes, of any length. Cached translations stay until they are
-//! invalidated. Hardware that drops one earlier can do nothing more than that: what it reads anew it
-//! could have read beside the old one.
+//! invalidated. Hardware that drops one earlier can do nothing more: it could have read the new one
+//! beside the old one.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -96,7 +97,7 @@ impl Hardware {
         }
     }
 
-    /// No page has two translations, not even one of its own and one of the group to the same frame.
+    /// No page has two translations, not even its own and the group's to the same frame.
     fn check(&self) -> Result<(), String> {
         for page in 0..self.entries.len() {
             let words = self.cached.iter().filter(|(of, ..)| of.is_none_or(|of| of == page));
@@ -108,7 +109,7 @@ impl Hardware {
         Ok(())
     }
 
-    /// Each access is told by the marks of its page, or by `returned` if the page has another frame.
+    /// Each access is in the marks of its page, or in `returned` if the page has another frame.
     fn check_marks(&self, format: &impl Format, returned: Marks) -> Result<(), String> {
         let of_group = self.entries.iter().fold(Marks::default(), |all, &e| all.or(format.marks(e)));
         let told = |page: usize, frame: u64| match format.decode(page, self.entries[page]) {

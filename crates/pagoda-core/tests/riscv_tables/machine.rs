@@ -95,8 +95,8 @@ fn skip(what: &str, why: &str) {
 }
 
 impl Machine {
-    /// Starts a machine with these tables loaded and in use. None if the tools are missing, which it
-    /// says.
+    /// Starts a machine with these tables loaded and in use. None, with a word on standard error,
+    /// if the tools are missing.
     pub fn start(what: &str, mut tables: Tables) -> Option<Self> {
         let program = match program() {
             Ok(program) => program,

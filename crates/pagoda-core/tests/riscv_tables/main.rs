@@ -1,10 +1,10 @@
 //! Our own page tables, walked by a machine: Sv39 in base pages of 64 KiB, and Svnapot.
 //!
 //! The tables are written here by `encode` and `Geometry`, and loaded into a machine of QEMU with
-//! Svnapot. A bare program there makes accesses in user and supervisor mode. The group changes under
-//! it by `change`, `fold`, `unfold` and `change_entry`. QEMU caches translations of single pages, so
-//! this proves the encoding, the order and the marks. What a TLB entry of a whole group would do is
-//! modelled in `geometry/fold_test.rs`.
+//! Svnapot. A bare program there makes accesses in user and supervisor mode. The group changes
+//! under it by `change`, `fold`, `unfold` and `change_entry`. QEMU caches translations of single
+//! pages, so this proves the encoding, the order and the marks. What a TLB entry of a whole group
+//! would do is modelled in `geometry/fold_test.rs`.
 
 mod machine;
 mod tables;
