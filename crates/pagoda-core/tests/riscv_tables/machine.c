@@ -1,4 +1,4 @@
-/* A bare program for an rv64 machine: it does one access at a time, as a test asks by the serial line.
+/* A bare program for an rv64 machine: it does one access at a time, as a test asks by a serial line.
  *
  * Its own code runs in machine mode, which translates nothing. Accesses of a test are made by the
  * probe, which runs translated, in user or supervisor mode, and comes back by ecall or a fault. This

@@ -63,8 +63,8 @@ fn program() -> &'static Result<PathBuf, String> {
             }
         }
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/riscv_tables");
-        let program =
-            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("machine-{}.elf", std::process::id()));
+        let place = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let new = place.join(format!("riscv-{}.elf", std::process::id()));
         let built = Command::new(COMPILER)
             .args([
                 "-march=rv64ima_zicsr",
@@ -79,11 +79,14 @@ fn program() -> &'static Result<PathBuf, String> {
             .arg("-T")
             .arg(source.join("machine.ld"))
             .arg("-o")
-            .arg(&program)
+            .arg(&new)
             .arg(source.join("machine.c"))
             .output()
             .unwrap();
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        // In one step, and with one file left: another process may be at it, too.
+        let program = place.join("riscv.elf");
+        std::fs::rename(&new, &program).unwrap();
         Ok(program)
     })
 }
@@ -109,7 +112,7 @@ impl Machine {
             let probe = Mapping { first_page: PROBE_PAGE, write: false, execute: true, ..data(0, user) };
             tables.map_words(address, &[Svnapot.encode(0, probe, Reach::Page)]);
         }
-        let image = program.with_extension(format!("{what}.tables"));
+        let image = program.with_extension(format!("{what}.{}.tables", std::process::id()));
         std::fs::write(&image, tables.bytes()).unwrap();
         let mut child = Command::new(MACHINE)
             .args(["-machine", "virt", "-cpu", "rv64,svnapot=on", "-m", "128M", "-display", "none"])

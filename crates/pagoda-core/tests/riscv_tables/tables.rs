@@ -41,7 +41,7 @@ impl Tables {
 
     /// The value of satp: mode Sv39, address space 0.
     pub fn satp(&self) -> u64 {
-        8 << 60 | ROOT / PAGE
+        8 << 60 | (ROOT / PAGE)
     }
 
     /// Writes all entries of the group at `address`, and returns where they are.
