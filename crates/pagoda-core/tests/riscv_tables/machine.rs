@@ -104,7 +104,7 @@ impl Machine {
         let program = match program() {
             Ok(program) => program,
             Err(why) => {
-                skip(what, why);
+                skip(&format!("RISC-V tables, {what}"), why);
                 return None;
             }
         };
