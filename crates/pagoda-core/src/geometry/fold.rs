@@ -6,7 +6,7 @@
 //!
 //! | architecture | mark of a group | what forbids the short way |
 //! |---|---|---|
-//! | RISC-V | Svnapot: N and PPN[3:0] | both could be in use; which one is not predictable |
+//! | RISC-V | Svnapot: N and `PPN[3:0]` | both could be in use; which one is not predictable |
 //! | Arm | the Contiguous bit | the same, and a TLB may raise a conflict abort (DDI 0487) |
 //! | x86 | none | nothing to fold: the processor coalesces by itself, or does not |
 //!
