@@ -78,10 +78,14 @@ impl Format for Contiguous {
             user,
             marks: self.marks(entry),
         };
-        let reach = if has(CONTIGUOUS) { Reach::Group } else { Reach::Page };
+        let reach = self.reach(entry);
         // An entry that `encode` does not write encodes differently.
         let known = self.encode(i, mapping, reach) == entry & !IGNORED;
         if known { Ok(Some((mapping, reach))) } else { Err(Malformed::Unknown(i)) }
+    }
+
+    fn reach(&self, entry: u64) -> Reach {
+        if entry & 1 == 1 && entry & CONTIGUOUS != 0 { Reach::Group } else { Reach::Page }
     }
 
     fn marks(&self, entry: u64) -> Marks {

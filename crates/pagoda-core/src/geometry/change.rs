@@ -19,6 +19,9 @@ use super::entry::{Format, Marks};
 
 /// The entries of one group, as the hardware sees them.
 pub trait Group {
+    /// Reads entry `i` in one atomic step. Hardware may set marks in it right after.
+    fn get(&self, i: usize) -> u64;
+
     /// Swaps entry `i` for 0 in one atomic step. Returns the old value.
     fn take(&mut self, i: usize) -> u64;
 

@@ -72,6 +72,9 @@ impl<'a, F: Format> Hardware<'a, F> {
 }
 
 impl<F: Format> Group for Hardware<'_, F> {
+    fn get(&self, i: usize) -> u64 {
+        self.entries[i]
+    }
     fn take(&mut self, i: usize) -> u64 {
         self.step(|this| std::mem::take(&mut this.entries[i]))
     }

@@ -86,6 +86,10 @@ pub trait Format {
     /// Decodes entry `i`; none if it maps nothing, whatever its other bits are.
     fn decode(&self, i: usize, entry: u64) -> Result<Option<(Mapping, Reach)>, Malformed>;
 
+    /// How much of a group an entry translates, whether or not it can be decoded; only its own
+    /// page if it maps nothing.
+    fn reach(&self, entry: u64) -> Reach;
+
     /// The marks of an entry; no marks if it maps nothing.
     fn marks(&self, entry: u64) -> Marks;
 

@@ -62,10 +62,10 @@ impl Format for Svnapot {
             return Ok(None);
         }
         let ppn = entry >> PPN_SHIFT & ((1 << PPN_BITS) - 1);
-        let (first_page, reach) = if entry & N == 0 {
-            (first_page(ppn, i, ENTRIES)?, Reach::Page)
-        } else {
-            (ppn & !(ENTRIES as u64 - 1), Reach::Group)
+        let reach = self.reach(entry);
+        let first_page = match reach {
+            Reach::Page => first_page(ppn, i, ENTRIES)?,
+            Reach::Group => ppn & !(ENTRIES as u64 - 1),
         };
         let has = |bit| entry & bit != 0;
         let mapping =
@@ -74,6 +74,10 @@ impl Format for Svnapot {
         // 0), G, PBMT.
         let known = self.encode(i, mapping, reach) == entry & !RSW;
         if known { Ok(Some((mapping, reach))) } else { Err(Malformed::Unknown(i)) }
+    }
+
+    fn reach(&self, entry: u64) -> Reach {
+        if entry & (V | N) == V | N { Reach::Group } else { Reach::Page }
     }
 
     fn marks(&self, entry: u64) -> Marks {

@@ -63,6 +63,10 @@ impl Format for Plain {
         if known { Ok(Some((mapping, Reach::Page))) } else { Err(Malformed::Unknown(i)) }
     }
 
+    fn reach(&self, _: u64) -> Reach {
+        Reach::Page
+    }
+
     fn marks(&self, entry: u64) -> Marks {
         let has = |bit| entry & (PRESENT | bit) == PRESENT | bit;
         Marks { accessed: has(ACCESSED), dirty: has(DIRTY) }
