@@ -11,16 +11,18 @@ use pagoda_linux::testing::skip::skip;
 use pagoda_vm_memory::{GuestError, ManagedMemory, ManagedRegion};
 use vm_memory::{Bytes as _, GuestAddress, GuestMemoryBackend as _};
 
-use support::guest::{Guest, START, STEP};
+use support::guest::{Guest, START};
 use support::manager;
 
 const MIB: u64 = 1 << 20;
 const BUDGET: Bytes = Bytes::mib(16);
 const GUEST: Bytes = Bytes::mib(64);
+/// Four words a page, at other offsets in each.
+const STEP: u32 = 1028;
 
 /// The guest and its memory, or None where KVM is not to be had.
 fn guest(memory: &ManagedMemory) -> Option<Guest> {
-    let guest = Guest::start(memory, GUEST);
+    let guest = Guest::start(memory, GUEST, STEP);
     guest.map_err(|error| skip("guests of KVM", format!("/dev/kvm does not work: {error}"))).ok()
 }
 

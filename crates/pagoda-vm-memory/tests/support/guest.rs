@@ -9,10 +9,10 @@ use vm_memory::{Bytes as _, GuestAddress};
 
 /// The first address that the guest fills: its code lies below.
 pub const START: u32 = 1 << 20;
-/// It writes a word of four bytes each so many: four a page, at other offsets in each.
-pub const STEP: u32 = 1028;
 const CODE: u64 = 0x1000;
 const PORT: u8 = 0x10;
+const EINTR: i32 = 4;
+const INTERRUPTIONS: u32 = 1000;
 
 /// A guest that waits to run. Its processor ends before its memory.
 pub struct Guest {
@@ -23,11 +23,12 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Loads the code, and sets the guest to fill `START..bytes`.
+    /// Loads the code, and sets the guest to write a word of four bytes each `step` of
+    /// `START..bytes`.
     ///
     /// # Errors
     /// Those of KVM.
-    pub fn start(memory: &ManagedMemory, bytes: Bytes) -> Result<Self, Error> {
+    pub fn start(memory: &ManagedMemory, bytes: Bytes, step: u32) -> Result<Self, Error> {
         let slots = memory.kvm_slots().expect("the manager serves the kernel");
         let slots_of = |number: u32, slot: &KvmSlot| kvm_userspace_memory_region {
             slot: number,
@@ -37,7 +38,7 @@ impl Guest {
             userspace_addr: slot.host_address().addr() as u64,
         };
         let regions: Vec<_> = slots.iter().zip(0..).map(|(slot, number)| slots_of(number, slot)).collect();
-        Self::of(memory, bytes, &regions, slots)
+        Self::of(memory, (bytes, step), &regions, slots)
     }
 
     /// The same in memory that the caller mapped, which it keeps.
@@ -46,7 +47,7 @@ impl Guest {
     /// Those of KVM.
     pub fn of(
         memory: &impl vm_memory::GuestMemory,
-        bytes: Bytes,
+        (bytes, step): (Bytes, u32),
         regions: &[kvm_userspace_memory_region],
         slots: Vec<KvmSlot>,
     ) -> Result<Self, Error> {
@@ -56,7 +57,7 @@ impl Guest {
             // closed, or of memory that the caller keeps; no other slot has these numbers.
             unsafe { vm.set_user_memory_region(*region) }?;
         }
-        let (code, reads_from) = fill_and_read(PORT, STEP, &[0xF4]);
+        let (code, reads_from) = fill_and_read(PORT, step, &[0xF4]);
         memory.write_slice(&code, GuestAddress(CODE)).expect("memory for the code");
         let processor = vm.create_vcpu(0)?;
         let mut system = processor.get_sregs()?;
@@ -86,14 +87,19 @@ impl Guest {
 
     /// Runs on to its next report.
     pub fn run(&mut self) -> u8 {
-        match self.processor.run() {
-            Ok(VcpuExit::IoOut(port, &[report])) if port == u16::from(PORT) => report,
-            Ok(other) => {
-                let what = format!("{other:?}");
-                panic!("the guest ended by {what}, with {:x?}", self.processor.get_regs());
+        for _ in 0..INTERRUPTIONS {
+            match self.processor.run() {
+                Ok(VcpuExit::IoOut(port, &[report])) if port == u16::from(PORT) => return report,
+                Ok(other) => {
+                    let what = format!("{other:?}");
+                    panic!("the guest ended by {what}, with {:x?}", self.processor.get_regs());
+                }
+                // A debugger's signal, or the freezer's.
+                Err(error) if error.errno() == EINTR => {}
+                Err(error) => panic!("the guest could not run: {error}"),
             }
-            Err(error) => panic!("the guest could not run: {error}"),
         }
+        panic!("the guest was interrupted {INTERRUPTIONS} times");
     }
 
     /// Reads its memory again, and returns the report.
