@@ -21,7 +21,7 @@ fn docs() -> PathBuf {
 }
 
 /// The files outside of the book, by their paths from there.
-const READMES: [&str; 14] = [
+const READMES: [&str; 15] = [
     "../README.md",
     "../CONTRIBUTING.md",
     "../crates/pagoda/README.md",
@@ -36,6 +36,7 @@ const READMES: [&str; 14] = [
     "../crates/pagoda-python/README.md",
     "../crates/pagoda-serve/README.md",
     "../crates/pagoda-vm-memory/README.md",
+    "../crates/pagoda-wasmtime/README.md",
 ];
 
 fn readmes() -> impl Iterator<Item = String> {
