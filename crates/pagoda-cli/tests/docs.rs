@@ -21,7 +21,7 @@ fn docs() -> PathBuf {
 }
 
 /// The files outside of the book, by their paths from there.
-const READMES: [&str; 13] = [
+const READMES: [&str; 15] = [
     "../README.md",
     "../CONTRIBUTING.md",
     "../crates/pagoda/README.md",
@@ -35,6 +35,8 @@ const READMES: [&str; 13] = [
     "../crates/pagoda-preload/README.md",
     "../crates/pagoda-python/README.md",
     "../crates/pagoda-serve/README.md",
+    "../crates/pagoda-vm-memory/README.md",
+    "../crates/pagoda-wasmtime/README.md",
 ];
 
 fn readmes() -> impl Iterator<Item = String> {
@@ -354,6 +356,10 @@ fn rust_of_the_documentation_is_a_part_of_examples_that_are_tested() {
         });
         statements(documented)
     });
+    let guests = page("../crates/pagoda-vm-memory/README.md");
+    assert!(is_documentation_of_a_crate("../crates/pagoda-vm-memory/README.md"));
+    let sources = sources.into_iter().chain([statements(guests.lines().map(str::to_owned))]);
+    let sources: Vec<_> = sources.collect();
     let mut found = 0;
     for name in pages().into_iter().chain(readmes().filter(|name| !is_documentation_of_a_crate(name))) {
         for (_, lines) in

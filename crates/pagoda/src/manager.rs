@@ -97,6 +97,8 @@ impl ManagerBuilder {
     /// consequence: **a system call that is handed an address in a region whose page is not present
     /// fails with `EFAULT`**. Touch a buffer before a `read` into it, or copy through
     /// [`Region::read_at`](crate::region::Region::read_at), which does.
+    /// [`Managed::serves_the_kernel`](crate::region::Managed::serves_the_kernel) tells it of a
+    /// region.
     #[must_use]
     pub fn user_mode_only(mut self, yes: bool) -> Self {
         self.mode = if yes { Mode::UserOnly } else { Mode::Full };
@@ -198,7 +200,7 @@ impl ManagerBuilder {
         // Before memory can be adopted, which turns it off.
         engine.lift.turn_on();
         let shards = engine.store.releases().shards();
-        let shared = Arc::new(Shared::new(maker, engine, registration));
+        let shared = Arc::new(Shared::new(maker, engine, registration, mode));
         let base = self.config.base_page;
         // Without faults there are only events, which are read one after another anyway.
         let handlers = if self.policies.in_thread { 1 } else { handler_count() };

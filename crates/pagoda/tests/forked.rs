@@ -126,6 +126,8 @@ fn every_call_of_a_child_is_refused_or_forgotten() {
     for mode in MODES {
         let Some(manager) = manager(mode) else { continue };
         let mut region = Some(filled(&manager, 2));
+        let own = region.as_ref().expect("made");
+        assert_eq!((own.check_process(), own.serves_the_kernel()), (Ok(()), mode == "full"), "{mode}");
         let map = || manager.map_file(&path).writable(true).buffered(true).map();
         let mut file = Some(map().expect("mapped"));
         file.as_ref().expect("mapped").write_at(5, b"by the parent").expect("written");
@@ -133,6 +135,7 @@ fn every_call_of_a_child_is_refused_or_forgotten() {
         let child = fork(|| {
             let (mut region, file) = (region.take().expect("inherited"), file.take().expect("inherited"));
             let refused = AccessError::OtherProcess(OtherProcess);
+            assert_eq!(region.check_process(), Err(OtherProcess));
             assert_eq!(region.read_at(0, &mut [0; 8]), Err(refused));
             assert_eq!(region.write_at(0, &[0; 8]), Err(refused));
             assert_eq!(region.write_words(0, &[0; 8]), Err(refused));

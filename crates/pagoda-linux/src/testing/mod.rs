@@ -16,6 +16,7 @@ pub mod directory;
 pub mod disk;
 pub mod foreign;
 pub mod growing;
+pub mod guest_code;
 pub mod handed_on;
 pub mod heap;
 pub mod length;

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pagoda_core::page::BasePage;
 use pagoda_linux::process::process_mark::ProcessMark;
+use pagoda_linux::uffd::Mode;
 use pagoda_linux::uffd::fault_signal::Registration;
 
 use crate::engine::Engine;
@@ -35,11 +36,30 @@ pub(crate) struct Shared {
     threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
     /// Where faults are served in their own threads.
     _registration: Option<Registration>,
+    /// Faults of system calls and of KVM are served, too.
+    serves_the_kernel: bool,
 }
 
 impl Shared {
-    pub(crate) fn new(maker: ProcessMark, engine: Arc<Engine>, registration: Option<Registration>) -> Self {
-        Self { maker, engine, threads: Mutex::new(Vec::new()), _registration: registration }
+    pub(crate) fn new(
+        maker: ProcessMark,
+        engine: Arc<Engine>,
+        registration: Option<Registration>,
+        mode: Mode,
+    ) -> Self {
+        let serves_the_kernel = mode == Mode::Full;
+        Self {
+            maker,
+            engine,
+            threads: Mutex::new(Vec::new()),
+            _registration: registration,
+            serves_the_kernel,
+        }
+    }
+
+    /// Whether faults that the kernel has in a region are served.
+    pub(crate) fn serves_the_kernel(&self) -> bool {
+        self.serves_the_kernel
     }
 
     /// The engine.

@@ -17,7 +17,6 @@ use super::pinned::{PinError, Pinned};
 use super::presence::Usage;
 use crate::engine::Engine;
 use crate::engine::shared::Shared;
-#[cfg(any(feature = "image", feature = "migrate"))]
 use crate::error::other_process::OtherProcess;
 use crate::state::limits::Limit;
 use crate::stats::account::Account;
@@ -106,6 +105,25 @@ impl Managed {
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(self.range.start())
+    }
+
+    /// Whether faults that the kernel has in this memory are served: those of system calls that are
+    /// handed its address, and of a guest of KVM. They are not with
+    /// [`user_mode_only`](crate::ManagerBuilder::user_mode_only) and
+    /// [`serve_in_thread`](crate::ManagerBuilder::serve_in_thread). A system call fails with
+    /// `EFAULT` then where a page is not present, and KVM takes the access for one to a device.
+    #[must_use]
+    pub fn serves_the_kernel(&self) -> bool {
+        self.shared.serves_the_kernel()
+    }
+
+    /// Whether the memory is there: it is in the process that made it, and in no child of a fork.
+    /// For callers that use its [address](Self::as_ptr). It costs a few nanoseconds.
+    ///
+    /// # Errors
+    /// [`OtherProcess`] in any other process.
+    pub fn check_process(&self) -> Result<(), OtherProcess> {
+        self.shared.engine().map(|_| ())
     }
 
     /// How much of a base page first touches bring at most just now, and how often that was
