@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::baseline::swapfile::Label;
-use crate::baseline::zram::{self, Setup, ZramSwap};
+use crate::swap::swapfile::Label;
+use crate::swap::zram::{self, Setup, ZramSwap};
 use crate::mem::range::PageRange;
 use crate::procfs::maps::MapsReader;
 use crate::testing::skip::skip;

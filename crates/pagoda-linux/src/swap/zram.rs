@@ -13,7 +13,7 @@ use std::process::Command;
 
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 
-use crate::baseline::swapfile::{self, Label, Swap};
+use crate::swap::swapfile::{self, Label, Swap};
 
 const CONTROL: &str = "/sys/class/zram-control";
 
