@@ -45,6 +45,9 @@ const FILE_LEAST: u64 = 256 << 20;
 /// A program that has waited so long for memory that can't be had is ended.
 const PATIENCE_US: u64 = 10_000_000;
 
+/// A program that the kernel holds goes on when a limit rises: by so much, within the lead.
+const WAKING: u64 = 1 << 20;
+
 /// The first looks: shorter ones cost more than a hundredth of a processor.
 const LOOK_LEAST_US: u64 = 1_000;
 /// Swapping goes on.
@@ -95,6 +98,9 @@ pub struct Orders {
     pub limit: Bytes,
     /// The change to the swap areas, to be made after that of the limit.
     pub areas: Areas,
+    /// The kernel holds the program, and there is room to swap: it goes on once this limit, which
+    /// is a little higher, is set after the changes.
+    pub wakes_by: Option<Bytes>,
     /// Nothing more can be had, and the program has waited long enough.
     pub gives_up: bool,
     /// Microseconds to the next look.
@@ -183,9 +189,13 @@ impl Steering {
         self.paused_us = if sight.is_paused { self.paused_us + sight.since_us } else { 0 };
         let areas = self.areas(sight);
         let is_lost = areas == Areas::Keep && self.paused_us >= PATIENCE_US;
+        let room: u64 = self.devices.iter().chain(&self.files).sum();
+        let left = room.saturating_sub(sight.zram_used.get() + sight.file_used.get());
+        let wakes = sight.is_paused && (left >= WAKING || areas != Areas::Keep);
         Orders {
             limit: Bytes::new(self.limit),
             areas,
+            wakes_by: wakes.then(|| Bytes::new(self.limit + WAKING)),
             gives_up: is_lost,
             look_after_us: self.next_look(sight, moved),
         }
@@ -243,13 +253,6 @@ impl Steering {
         let most = if sight.zram_used > Bytes::ZERO { LOOK_CALM_US } else { LOOK_MOST_US };
         (free / POPULATED_PER_US).clamp(LOOK_SWAPPING_US, most)
     }
-}
-
-/// The limit for a program that the kernel holds although a limit is set: the kernel lets it go on
-/// only when a limit rises.
-#[must_use]
-pub fn waking(limit: Bytes) -> Bytes {
-    limit.saturating_add(Bytes::mib(1))
 }
 
 /// What the limit leaves for compressed memory that is not seen yet.
