@@ -174,17 +174,21 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, ExitError> {
     let run = Run { args, path, asked, group, stats, trace, inherited };
     let by_kernel = match args.backend {
         Backend::Engine => None,
-        Backend::Kernel => Some(kernel::available(args).map_err(|lacks| format!("--backend kernel: {lacks}"))),
+        Backend::Kernel => {
+            Some(kernel::available(args).map_err(|lacks| format!("--backend kernel: {lacks}")))
+        }
         Backend::Auto => fits_engine(&run.path).err().map(|why| match kernel::available(args) {
-            Ok(controller) => {
+            Ok(places) => {
                 crate::say(format_args!("{why}; so the kernel's swap keeps the budget (--backend kernel)"));
-                Ok(controller)
+                Ok(places)
             }
-            Err(lacks) => Err(format!("{why}; the kernel's swap (--backend kernel) can't serve it either: {lacks}")),
+            Err(lacks) => {
+                Err(format!("{why}; the kernel's swap (--backend kernel) can't serve it either: {lacks}"))
+            }
         }),
     };
     let refusal = match by_kernel {
-        Some(Ok(controller)) => return kernel::run(run, &controller),
+        Some(Ok(places)) => return kernel::run(run, &places),
         Some(Err(refusal)) => ExitError::own(refusal),
         None => match prepare(args, &run, remote) {
             Ok(managed) => return run.managed(managed),

@@ -5,7 +5,9 @@
 //! as that memory grows, and rises as it shrinks. The first swap device is so large that it keeps
 //! to the budget even if nothing compresses; more are added as the ratio allows, before the present
 //! ones are full, so that no page goes to the file that has room in memory. If the content gets
-//! less compressible later, the newest device is given up. This module must never measure: the
+//! less compressible later, the newest device is given up. The kernel lets a limit fall only below
+//! what is in use, and a program that takes memory meanwhile is faster than that: so it is held
+//! until the limit has fallen. This module must never measure: the
 //! caller passes sizes and times.
 
 use crate::size::Bytes;
@@ -34,6 +36,9 @@ const KNOWN_BY: u64 = 4 << 20;
 
 /// No budget takes more content than so many times itself: zeroes would have no bound.
 const CONTENT_MOST: u64 = 16;
+
+/// A program that is held is let go at least so often, where the limit can't fall any further.
+const HELD_MOST_US: u64 = 500_000;
 
 /// Devices, and files: the kernel has about 23 swap areas for all.
 const AREAS_MOST: usize = 6;
@@ -64,6 +69,8 @@ const POPULATED_PER_US: u64 = 4 << 10;
 pub struct Sight {
     /// The memory that the group holds.
     pub group: Bytes,
+    /// The limit of the group, which may not have fallen as far as it was ordered.
+    pub limit: Bytes,
     /// The memory that compressed pages take.
     pub zram_memory: Bytes,
     /// The content of compressed pages.
@@ -96,6 +103,8 @@ pub enum Areas {
 pub struct Orders {
     /// The limit of the group.
     pub limit: Bytes,
+    /// The program is held from before the changes until a look that does not say so.
+    pub holds: bool,
     /// The change to the swap areas, to be made after that of the limit.
     pub areas: Areas,
     /// The kernel holds the program, and there is room to swap: it goes on once this limit, which
@@ -117,6 +126,8 @@ pub struct Steering {
     files: Vec<u64>,
     zram_before: u64,
     paused_us: u64,
+    held_us: u64,
+    is_held: bool,
 }
 
 impl Steering {
@@ -132,6 +143,8 @@ impl Steering {
             files: Vec::new(),
             zram_before: 0,
             paused_us: 0,
+            held_us: 0,
+            is_held: false,
         }
     }
 
@@ -186,6 +199,7 @@ impl Steering {
         if target < self.limit || target >= self.limit + self.budget / RISE_SHARE {
             self.limit = target.max(floor);
         }
+        let holds = self.holds(sight);
         self.paused_us = if sight.is_paused { self.paused_us + sight.since_us } else { 0 };
         let areas = self.areas(sight);
         let is_lost = areas == Areas::Keep && self.paused_us >= PATIENCE_US;
@@ -194,11 +208,23 @@ impl Steering {
         let wakes = sight.is_paused && (left >= WAKING || areas != Areas::Keep);
         Orders {
             limit: Bytes::new(self.limit),
+            holds,
             areas,
             wakes_by: wakes.then(|| Bytes::new(self.limit + WAKING)),
             gives_up: is_lost,
             look_after_us: self.next_look(sight, moved),
         }
+    }
+
+    /// Whether the limit is too far above the order: until it has fallen, the program is held.
+    fn holds(&mut self, sight: &Sight) -> bool {
+        let excess = sight.limit.get().saturating_sub(self.limit);
+        self.held_us = if self.is_held { self.held_us + sight.since_us } else { 0 };
+        self.is_held = match self.is_held {
+            true => excess > 0 && self.held_us < HELD_MOST_US,
+            false => excess > lead(self.budget) / 2,
+        };
+        self.is_held
     }
 
     /// The limit that keeps to the budget until the next look.
@@ -244,6 +270,9 @@ impl Steering {
 
     fn next_look(&self, sight: &Sight, moved: u64) -> u64 {
         let free = self.limit.saturating_sub(sight.group.get());
+        if self.is_held {
+            return 0;
+        }
         if sight.is_paused || moved > 1 << 20 {
             return LOOK_LEAST_US;
         }

@@ -23,14 +23,18 @@ struct World {
     peak: u64,
     limits: Vec<u64>,
     wait_us: u64,
+    is_held: bool,
     gave_up: bool,
     orders: Vec<Areas>,
 }
 
 /// Two processors compress so much, at best.
 const SWAPPED_PER_US: u64 = 1000;
-/// The limit falls by so much in a look, at most.
-const LOWERED_MOST: u64 = 4 * MIB;
+/// The limit falls by so much in a look, at most; of a program that is not held hardly at all.
+const LOWERED_HELD: u64 = 4 * MIB;
+const LOWERED_RACING: u64 = 64 << 10;
+/// A look takes so long.
+const LOOK_US: u64 = 1000;
 
 impl World {
     fn new(budget_mib: u64, file_mib: u64, per_content: u64) -> Self {
@@ -56,6 +60,7 @@ impl World {
             peak: 0,
             limits: Vec::new(),
             wait_us: 1000,
+            is_held: false,
             gave_up: false,
             orders: Vec::new(),
         }
@@ -75,6 +80,7 @@ impl World {
 
     /// The program takes `bytes` more until the next look, as far as it gets them.
     fn take(&mut self, bytes: u64) {
+        let bytes = if self.is_held { 0 } else { bytes };
         let free = self.limit.saturating_sub(self.group);
         let wanted = bytes.min(free + SWAPPED_PER_US * self.wait_us);
         self.group += wanted;
@@ -88,6 +94,7 @@ impl World {
 
     /// The program writes so much of its compressed content anew, by way of memory.
     fn rewrite(&mut self, bytes: u64) {
+        let bytes = if self.is_held { 0 } else { bytes };
         let bytes = bytes.min(self.content).min(SWAPPED_PER_US / 2 * self.wait_us);
         if bytes > 0 {
             self.memory -= self.memory * bytes / self.content;
@@ -110,6 +117,7 @@ impl World {
             [self.group, self.memory, self.content, self.file].map(Bytes::new);
         let sight = Sight {
             group,
+            limit: Bytes::new(self.limit),
             zram_memory,
             zram_content,
             zram_used: zram_content,
@@ -119,10 +127,10 @@ impl World {
         };
         let orders = self.steering.look(&sight);
         assert!(orders.limit >= self.steering.floor() && orders.limit.get() <= self.budget);
-        self.swap_out(orders.limit.get().max(self.limit.saturating_sub(LOWERED_MOST)).min(
-            // Up at once.
-            orders.limit.get().max(self.limit),
-        ));
+        self.is_held = orders.holds;
+        let falls = if self.is_held { LOWERED_HELD } else { LOWERED_RACING };
+        // Up at once.
+        self.swap_out(orders.limit.get().max(self.limit.saturating_sub(falls)));
         match orders.areas {
             Areas::Keep => {}
             Areas::AddZram(bytes) => {
@@ -148,7 +156,7 @@ impl World {
         }
         self.gave_up |= orders.gives_up;
         self.limits.push(self.limit);
-        self.wait_us = orders.look_after_us;
+        self.wait_us = orders.look_after_us.max(LOOK_US);
     }
 
     /// Takes `mib` more, at `rate`.
@@ -272,6 +280,18 @@ fn memory_that_is_freed_gives_the_limit_back() {
     assert!(world.limit >= 240 * MIB, "{} MiB", world.limit / MIB);
     world.grow(480, 4000);
     world.kept();
+}
+
+#[test]
+fn a_limit_that_can_not_fall_holds_a_program_for_moments_only() {
+    let mut world = World::new(64, 0, 1000);
+    world.grow(4096, 1000);
+    let mut steering = world.steering.clone();
+    let sight = Sight { group: Bytes::mib(63), limit: Bytes::mib(63), since_us: 1000, ..Sight::default() };
+    let sight = Sight { zram_memory: Bytes::mib(50), zram_content: Bytes::mib(50), ..sight };
+    let held = (0..10_000).filter(|_| steering.look(&sight).holds).count();
+    let longest = (0..2000).map(|_| steering.look(&sight).holds).collect::<Vec<_>>();
+    assert!(held > 0 && longest.split(|holds| !holds).all(|run| run.len() <= 500));
 }
 
 #[test]

@@ -155,18 +155,18 @@ pub fn spawn(command: &mut Command, inherited: &Inherited) -> io::Result<Child> 
     unsafe { command.pre_exec(prepare) }.spawn()
 }
 
-/// Has `command` join the control group with this `cgroup.procs` file before it executes anything,
+/// Has `command` join the control groups with these `cgroup.procs` files before it executes anything,
 /// and end with the calling thread, by SIGKILL. A program that changes its rights as it executes
 /// (setuid) outlives it.
-pub fn join_before_exec(command: &mut Command, procs: std::fs::File) {
+pub fn join_before_exec(command: &mut Command, procs: [std::fs::File; 2]) {
     let join = move || {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
         // It stands for the process that writes it.
-        rustix::io::write(&procs, b"0").map(drop).map_err(io::Error::from)
+        procs.iter().try_for_each(|procs| rustix::io::write(procs, b"0").map(drop).map_err(io::Error::from))
     };
-    // SAFETY: between fork and exec `join` makes two system calls on values that it owns. It
+    // SAFETY: between fork and exec `join` makes three system calls on values that it owns. It
     // allocates nothing (an error of the system's number does not either) and takes no lock. The
-    // file is open until `command` is dropped, and closes in the program as it is executed.
+    // files are open until `command` is dropped, and close in the program as it is executed.
     unsafe { command.pre_exec(join) };
 }
 

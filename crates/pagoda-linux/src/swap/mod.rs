@@ -5,6 +5,7 @@
 //! others.
 
 pub mod cgroup;
+pub mod freezer;
 pub mod side;
 pub mod swapfile;
 pub mod zram;

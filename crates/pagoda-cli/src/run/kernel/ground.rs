@@ -11,6 +11,7 @@ use std::{fs, mem};
 use pagoda_core::budget::steering::Sight;
 use pagoda_core::size::Bytes;
 use pagoda_linux::swap::cgroup::{Controller, MemoryGroup};
+use pagoda_linux::swap::freezer::Freezer;
 use pagoda_linux::swap::swapfile::{self, PRIORITY_MAX, SwapFile};
 use pagoda_linux::swap::zram::{Setup, ZramSwap};
 
@@ -27,11 +28,18 @@ const STEP_TIME: Duration = Duration::from_millis(2);
 /// After so long the caller looks again.
 const LOWER_TIME: Duration = Duration::from_millis(4);
 
+/// The groups of this process, in which those of the run are made.
+pub struct Places {
+    pub memory: Controller,
+    pub freezer: PathBuf,
+}
+
 /// All of it.
 pub struct Ground {
     // Field order is drop order: the processes and their memory go first, so that nothing is left
     // to swap in; the note last.
     group: MemoryGroup,
+    freezer: Freezer,
     devices: Vec<ZramSwap>,
     files: Vec<(SwapFile, PathBuf)>,
     directory: PathBuf,
@@ -42,13 +50,17 @@ pub struct Ground {
 
 impl Ground {
     /// A group with this limit, without swap.
-    pub fn set_up(controller: &Controller, limit: Bytes, directory: &Path, note: Note) -> io::Result<Self> {
-        let name = Note::name();
+    pub fn set_up(places: &Places, limit: Bytes, directory: &Path, note: Note) -> io::Result<Self> {
+        let (name, controller) = (Note::name(), &places.memory);
+        let frozen = places.freezer.join(&name);
+        note.freezer(&frozen)?;
+        let freezer = Freezer::create(&frozen)?;
         note.group(&controller.root().join(&name))?;
         let group = controller.create(&name, limit.get())?;
         group.pause_at_limit()?;
         Ok(Self {
             group,
+            freezer,
             devices: Vec::new(),
             files: Vec::new(),
             directory: directory.to_owned(),
@@ -61,6 +73,23 @@ impl Ground {
     /// The memory group.
     pub fn group(&self) -> &MemoryGroup {
         &self.group
+    }
+
+    /// The files by which a process joins.
+    pub fn procs(&self) -> [PathBuf; 2] {
+        [self.group.procs(), self.freezer.procs()]
+    }
+
+    /// Holds the program, or lets it go. A failure leaves it as it is: the kernel refuses neither
+    /// for a group that is there.
+    pub fn hold(&mut self, holds: bool) {
+        let _ = if holds { self.freezer.hold() } else { self.freezer.let_go() };
+    }
+
+    /// Ends all processes of the group, and returns how many there were.
+    pub fn kill(&mut self) -> usize {
+        self.hold(false);
+        self.group.kill()
     }
 
     /// Adds a device for so much content.
@@ -95,6 +124,7 @@ impl Ground {
     pub fn sight(&self, since: Duration) -> Sight {
         let mut sight = Sight {
             group: Bytes::new(self.group.usage_bytes().unwrap_or(0)),
+            limit: self.limit,
             is_paused: self.group.is_paused(),
             since_us: u64::try_from(since.as_micros()).unwrap_or(u64::MAX),
             ..Sight::default()
@@ -139,7 +169,8 @@ impl Ground {
             }
             let is_slow = step_begun.elapsed() > STEP_TIME;
             let step = if result.is_err() || is_slow { self.step / 2 } else { self.step * 2 };
-            if result.is_err() && mem::replace(&mut self.step, step.clamp(STEP_LEAST, STEP_MOST)) <= STEP_LEAST
+            if result.is_err()
+                && mem::replace(&mut self.step, step.clamp(STEP_LEAST, STEP_MOST)) <= STEP_LEAST
             {
                 return;
             }

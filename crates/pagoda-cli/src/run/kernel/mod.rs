@@ -20,11 +20,12 @@ use pagoda_core::budget::steering::{Areas, Steering};
 use pagoda_core::size::Bytes;
 use pagoda_linux::process::child;
 use pagoda_linux::swap::cgroup::{Controller, Version};
+use pagoda_linux::swap::freezer;
 
 use super::progress::{Progress, When};
 use super::{Run, RunArgs, paths, store_directory};
 use crate::exit_error::{ExitError, OWN_ERROR};
-use ground::Ground;
+use ground::{Ground, Places};
 use note::Note;
 pub use pilot::Figures;
 use pilot::Pilot;
@@ -42,7 +43,7 @@ pub enum Backend {
 }
 
 /// Whether the kernel's swap can serve a run with these options. The error is what is missing.
-pub fn available(args: &RunArgs) -> Result<Controller, String> {
+pub fn available(args: &RunArgs) -> Result<Places, String> {
     let of_the_engine = [
         ("--zone", !args.zone.is_empty()),
         ("--remote-store", args.remote_store.is_some()),
@@ -54,29 +55,37 @@ pub fn available(args: &RunArgs) -> Result<Controller, String> {
     if !rustix::process::geteuid().is_root() {
         return Err("it needs root; run pagoda as root".to_owned());
     }
-    let Some(controller) = Controller::below_own() else {
+    let Some(memory) = Controller::below_own() else {
         return Err("no memory controller is mounted; mount a memory cgroup of version 1".to_owned());
     };
-    match controller.version() {
-        Version::V1 => Ok(controller),
-        Version::V2 => Err("this machine's memory cgroup is of version 2, with which it was not tested; it takes \
-                            version 1"
-            .to_owned()),
+    match memory.version() {
+        Version::V1 => {}
+        Version::V2 => {
+            return Err(
+                "this machine's memory cgroup is of version 2, with which it was not tested; it takes \
+                        version 1"
+                    .to_owned(),
+            );
+        }
     }
+    let freezer =
+        freezer::below_own().ok_or("no freezer is mounted; mount the freezer cgroup of version 1")?;
+    Ok(Places { memory, freezer })
 }
 
 /// Runs the program by the kernel's swap.
-pub(super) fn run(run: Run, controller: &Controller) -> Result<ExitCode, ExitError> {
-    let ground = match prepare(&run, controller) {
+pub(super) fn run(run: Run, places: &Places) -> Result<ExitCode, ExitError> {
+    let ground = match prepare(&run, places) {
         Ok(ground) => ground,
         Err(refusal) if run.args.best_effort => return run.unmanaged(&refusal),
         Err(refusal) => return Err(refusal),
     };
     let (ground, steering, budget) = ground;
     let mut command = run.command();
-    let procs = ground.group().procs();
-    let procs = File::options().write(true).open(&procs).map_err(|error| refused("open its group", &error))?;
-    child::join_before_exec(&mut command, procs);
+    let open =
+        |path| File::options().write(true).open(path).map_err(|error| refused("open its group", &error));
+    let [memory, freezer] = ground.procs();
+    child::join_before_exec(&mut command, [open(memory)?, open(freezer)?]);
     let mut pilot = None;
     let (ended, wall) = run.supervise(&mut command, || {
         let default = if run.args.quiet { When::Never } else { When::Auto };
@@ -89,17 +98,20 @@ pub(super) fn run(run: Run, controller: &Controller) -> Result<ExitCode, ExitErr
         None => Err("it never started; please report this".to_owned()),
     };
     // Without it the group was undone, and the program ended with it.
-    let (ground, figures) =
+    let (mut ground, figures) =
         flown.map_err(|error| ExitError::own(format!("the thread that steers the run was lost: {error}")))?;
-    let left = ground.group().kill();
+    let left = ground.kill();
     drop(ground);
     let exit_status = if figures.is_given_up { OWN_ERROR } else { ended.end.status() };
-    report::tell(run, &report::Ran { ended, wall, budget, figures, exit_status, line: line(&figures, budget, left) });
+    report::tell(
+        run,
+        &report::Ran { ended, wall, budget, figures, exit_status, line: line(&figures, budget, left) },
+    );
     Ok(ExitCode::from(exit_status))
 }
 
 /// The group and the swap, set up for a program that has not started.
-fn prepare(run: &Run, controller: &Controller) -> Result<(Ground, Steering, Bytes), ExitError> {
+fn prepare(run: &Run, places: &Places) -> Result<(Ground, Steering, Bytes), ExitError> {
     let (budget, smaller) = run.group.fitting(run.asked, &[])?;
     let file_limit = run.args.file_limit;
     let directory = store_directory(run.args.store_dir.as_deref(), file_limit)?;
@@ -107,8 +119,8 @@ fn prepare(run: &Run, controller: &Controller) -> Result<(Ground, Steering, Byte
     let note = Note::take()?;
     let mut steering = Steering::new(budget, file_most);
     let (zram, file) = (steering.first_zram(), steering.first_file());
-    let mut ground = Ground::set_up(controller, steering.limit(), &directory, note)
-        .map_err(|error| refused("set up a memory cgroup", &error))?;
+    let mut ground = Ground::set_up(places, steering.limit(), &directory, note)
+        .map_err(|error| refused("set up control groups for memory and the freezer", &error))?;
     ground.add_zram(zram).map_err(|error| refused("set up zram", &error))?;
     steering.added(Areas::AddZram(zram), zram);
     if file > Bytes::ZERO {
@@ -144,6 +156,8 @@ fn line(figures: &Figures, budget: Bytes, left: usize) -> Option<String> {
         ));
     }
     (left > 0).then(|| {
-        format!("{left} process(es) that the program left running were ended: without pagoda they had no budget")
+        format!(
+            "{left} process(es) that the program left running were ended: without pagoda they had no budget"
+        )
     })
 }

@@ -12,7 +12,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use pagoda_linux::swap::swapfile::{self, Label};
-use pagoda_linux::swap::{cgroup, zram};
+use pagoda_linux::swap::{cgroup, freezer, zram};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::exit_error::ExitError;
@@ -46,6 +46,7 @@ pub struct Note {
 /// Something that a run has set up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Made {
+    Freezer(PathBuf),
     Group(PathBuf),
     Zram(u32),
     File(PathBuf),
@@ -77,7 +78,8 @@ impl Note {
             }
             let is_there = |file: &File| -> io::Result<bool> {
                 let own = file.metadata()?;
-                Ok(fs::symlink_metadata(path).is_ok_and(|now| (now.ino(), now.dev()) == (own.ino(), own.dev())))
+                Ok(fs::symlink_metadata(path)
+                    .is_ok_and(|now| (now.ino(), now.dev()) == (own.ino(), own.dev())))
             };
             if !is_there(&file).map_err(fails)? {
                 continue;
@@ -101,6 +103,11 @@ impl Note {
     /// Notes a group that is about to be made.
     pub fn group(&self, path: &Path) -> io::Result<()> {
         self.line(format_args!("group {}", path.display()))
+    }
+
+    /// Notes a freezer group that is about to be made.
+    pub fn freezer(&self, path: &Path) -> io::Result<()> {
+        self.line(format_args!("freezer {}", path.display()))
     }
 
     /// Notes a zram device that was just added.
@@ -134,6 +141,7 @@ fn parse(text: &str) -> (Option<u32>, Vec<Made>) {
     for line in text.lines() {
         match line.split_once(' ') {
             Some(("owner", pid)) => owner = pid.parse().ok(),
+            Some(("freezer", path)) => made.push(Made::Freezer(path.into())),
             Some(("group", path)) => made.push(Made::Group(path.into())),
             Some(("zram", id)) => made.extend(id.parse().map(Made::Zram)),
             Some(("file", path)) => made.push(Made::File(path.into())),
@@ -147,8 +155,16 @@ fn parse(text: &str) -> (Option<u32>, Vec<Made>) {
 /// Undoes what a note names: processes first, so that little is left to swap in.
 fn undo(text: &str) -> Result<(), ExitError> {
     let (Some(owner), made) = parse(text) else { return Ok(()) };
-    let is_named =
-        |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&name_of(owner)));
+    let is_named = |path: &Path| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&name_of(owner)))
+    };
+    let freezers = made.iter().filter_map(|thing| match thing {
+        Made::Freezer(path) if is_named(path) => Some(path.clone()),
+        _ => None,
+    });
+    let freezers: Vec<_> = freezers.collect();
+    // A process that is held does not end.
+    freezers.iter().for_each(|path| drop(freezer::let_go_left(path)));
     for thing in made {
         let (what, done) = match &thing {
             Made::Group(path) if is_named(path) => {
@@ -161,15 +177,22 @@ fn undo(text: &str) -> Result<(), ExitError> {
                 format!("the swap file {}", path.display()),
                 swapfile::remove_left(path, label(), owner).map(drop),
             ),
-            Made::Group(_) | Made::File(_) => continue,
+            Made::Freezer(_) | Made::Group(_) | Made::File(_) => continue,
         };
-        done.map_err(|error| {
-            ExitError::own(format!(
-                "could not remove {what} of a run that was killed ({error}); try again, or remove it"
-            ))
-        })?;
+        done.map_err(|error| not_removed(&what, &error))?;
+    }
+    // Its processes were those of the memory group.
+    for path in freezers {
+        let what = format!("the control group {}", path.display());
+        freezer::remove_left(&path).map_err(|error| not_removed(&what, &error))?;
     }
     Ok(())
+}
+
+fn not_removed(what: &str, error: &io::Error) -> ExitError {
+    ExitError::own(format!(
+        "could not remove {what} of a run that was killed ({error}); try again, or remove it"
+    ))
 }
 
 #[cfg(test)]

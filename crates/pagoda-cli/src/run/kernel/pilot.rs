@@ -38,6 +38,8 @@ pub struct Figures {
     pub major_faults: u64,
     /// Looks at which the kernel held processes at the limit.
     pub paused_looks: u64,
+    /// Looks at which the program was held until the limit had fallen.
+    pub held_looks: u64,
     /// Processes that the kernel ended for want of memory.
     pub oom_kills: u64,
     /// The program was ended, because its memory fitted nowhere.
@@ -110,6 +112,7 @@ impl Flight {
         let sight = self.ground.sight(since);
         self.figures.note(&sight);
         let orders = self.steering.look(&sight);
+        self.figures.held_looks += u64::from(orders.holds);
         self.act(&orders);
         if let Some(line) = &mut self.progress {
             line.look(&shown(self.budget, &sight, self.ground.group().stat("total_pgmajfault")));
@@ -120,8 +123,11 @@ impl Flight {
     fn act(&mut self, orders: &Orders) {
         if orders.gives_up {
             self.figures.is_given_up = true;
-            self.ground.group().kill();
+            self.ground.kill();
             return;
+        }
+        if orders.holds {
+            self.ground.hold(true);
         }
         self.ground.steer(orders.limit);
         let made = |result: std::io::Result<()>, bytes| if result.is_ok() { bytes } else { Bytes::ZERO };
@@ -142,6 +148,9 @@ impl Flight {
         }
         if let Some(limit) = orders.wakes_by {
             self.ground.wake(limit);
+        }
+        if !orders.holds {
+            self.ground.hold(false);
         }
     }
 

@@ -46,11 +46,19 @@ fn render(program: &str, ran: &Ran) -> String {
         0 => "within the budget".to_owned(),
         over => format!("{} over it", bytes(over)),
     };
-    table.row("peak", bytes(figures.peak_bytes), format_args!("memory of the group and of its compressed pages, {kept}"));
+    table.row(
+        "peak",
+        bytes(figures.peak_bytes),
+        format_args!("memory of the group and of its compressed pages, {kept}"),
+    );
     let times = ratio(figures.held_peak_bytes, budget);
     let says = format_args!("what the program held at most, {times:.1} times the budget");
     table.row("native peak", bytes(figures.held_peak_bytes), says);
-    table.row("group", bytes(figures.group_peak_bytes), "the most memory of the control group, files included");
+    table.row(
+        "group",
+        bytes(figures.group_peak_bytes),
+        "the most memory of the control group, files included",
+    );
     let says = "largest resident set, file-backed pages included";
     table.row("with files", bytes(ran.ended.resident_peak_bytes), says);
     table.row("faults", figures.major_faults, "that read from swap or a file");
