@@ -25,8 +25,9 @@ const LEAD_MOST: u64 = 8 << 20;
 /// page to and fro.
 const RISE_SHARE: u64 = 32;
 
-/// Thousandths of its content that a full device takes if nothing compresses: the allocator's loss.
-const INCOMPRESSIBLE: u64 = 1070;
+/// Thousandths of its content that a full device takes if nothing compresses: such pages are kept
+/// as they are, beside the allocator's own memory.
+const INCOMPRESSIBLE: u64 = 1020;
 
 /// Thousandths by which the ratio of later content may be worse than that of the present content.
 const CAUTION: u64 = 1030;
@@ -37,8 +38,8 @@ const KNOWN_BY: u64 = 4 << 20;
 /// No budget takes more content than so many times itself: zeroes would have no bound.
 const CONTENT_MOST: u64 = 16;
 
-/// A program that is held is let go at least so often, where the limit can't fall any further.
-const HELD_MOST_US: u64 = 500_000;
+/// A program that is held is let go once the limit has not fallen for so long.
+const STANDING_MOST_US: u64 = 50_000;
 
 /// Devices, and files: the kernel has about 23 swap areas for all.
 const AREAS_MOST: usize = 6;
@@ -126,8 +127,12 @@ pub struct Steering {
     files: Vec<u64>,
     zram_before: u64,
     paused_us: u64,
-    held_us: u64,
     is_held: bool,
+    /// The limit at the look before, and the time since it fell.
+    held_limit: u64,
+    standing_us: u64,
+    /// The excess of the limit where it could not fall.
+    stuck_excess: u64,
 }
 
 impl Steering {
@@ -143,8 +148,10 @@ impl Steering {
             files: Vec::new(),
             zram_before: 0,
             paused_us: 0,
-            held_us: 0,
             is_held: false,
+            held_limit: 0,
+            standing_us: 0,
+            stuck_excess: 0,
         }
     }
 
@@ -216,14 +223,26 @@ impl Steering {
         }
     }
 
-    /// Whether the limit is too far above the order: until it has fallen, the program is held.
+    /// Whether the limit is too far above the order: until it has fallen, the program is held. Where
+    /// it can't fall, the program is let go, and held again only when the excess has grown.
     fn holds(&mut self, sight: &Sight) -> bool {
-        let excess = sight.limit.get().saturating_sub(self.limit);
-        self.held_us = if self.is_held { self.held_us + sight.since_us } else { 0 };
-        self.is_held = match self.is_held {
-            true => excess > 0 && self.held_us < HELD_MOST_US,
-            false => excess > lead(self.budget) / 2,
-        };
+        let (limit, slack) = (sight.limit.get(), lead(self.budget) / 2);
+        let excess = limit.saturating_sub(self.limit);
+        if excess <= slack {
+            self.stuck_excess = 0;
+        }
+        if self.is_held {
+            let falls = limit < self.held_limit;
+            self.standing_us = if falls { 0 } else { self.standing_us + sight.since_us };
+            if self.standing_us >= STANDING_MOST_US {
+                (self.is_held, self.stuck_excess) = (false, excess);
+            }
+            self.is_held &= excess > 0;
+        } else {
+            self.is_held = excess > self.stuck_excess + slack;
+            self.standing_us = 0;
+        }
+        self.held_limit = limit;
         self.is_held
     }
 

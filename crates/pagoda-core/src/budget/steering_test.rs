@@ -30,9 +30,9 @@ struct World {
 
 /// Two processors compress so much, at best.
 const SWAPPED_PER_US: u64 = 1000;
-/// The limit falls by so much in a look, at most; of a program that is not held hardly at all.
+/// The limit falls by so much in a look, at most; of a program that is not held
+/// not below what is in use.
 const LOWERED_HELD: u64 = 4 * MIB;
-const LOWERED_RACING: u64 = 64 << 10;
 /// A look takes so long.
 const LOOK_US: u64 = 1000;
 
@@ -112,7 +112,6 @@ impl World {
     fn look(&mut self) {
         self.peak = self.peak.max(self.group + self.memory);
         let is_paused = self.refused > 0;
-        self.refused = 0;
         let [group, zram_memory, zram_content, file_used] =
             [self.group, self.memory, self.content, self.file].map(Bytes::new);
         let sight = Sight {
@@ -128,7 +127,10 @@ impl World {
         let orders = self.steering.look(&sight);
         assert!(orders.limit >= self.steering.floor() && orders.limit.get() <= self.budget);
         self.is_held = orders.holds;
-        let falls = if self.is_held { LOWERED_HELD } else { LOWERED_RACING };
+        if !self.is_held && (orders.wakes_by.is_some() || self.file < self.file_room) {
+            self.refused = 0;
+        }
+        let falls = if self.is_held { LOWERED_HELD } else { 0 };
         // Up at once.
         self.swap_out(orders.limit.get().max(self.limit.saturating_sub(falls)));
         match orders.areas {
@@ -200,7 +202,7 @@ fn a_program_that_fits_has_all_of_the_budget_and_no_swap() {
 #[test]
 fn bursts_of_any_ratio_keep_to_the_budget() {
     for budget in [32, 64, 256, 1024] {
-        for per_content in [0, 10, 200, 350, 535, 800, 1000, 1070] {
+        for per_content in [0, 10, 200, 350, 535, 800, 1000, 1015] {
             for rate in [100, 1000, 4000] {
                 let mut world = World::new(budget, 1 << 20, per_content);
                 world.grow(4 * budget, rate);
@@ -234,7 +236,7 @@ fn what_does_not_fit_uses_all_of_the_budget_first() {
 
 #[test]
 fn content_that_gets_less_compressible_gives_devices_up_and_keeps_to_the_budget() {
-    for per_content in [600, 800, 1070] {
+    for per_content in [600, 800, 1015] {
         for budget in [64, 256, 1024] {
             let mut world = World::new(budget, 1 << 20, 250);
             world.grow(3 * budget, 1000);
@@ -284,19 +286,17 @@ fn memory_that_is_freed_gives_the_limit_back() {
 
 #[test]
 fn a_limit_that_can_not_fall_holds_a_program_for_moments_only() {
-    let mut world = World::new(64, 0, 1000);
-    world.grow(4096, 1000);
-    let mut steering = world.steering.clone();
+    let mut steering = Steering::new(Bytes::mib(64), Bytes::ZERO);
+    steering.added(Areas::AddZram(Bytes::mib(50)), Bytes::mib(50));
     let sight = Sight { group: Bytes::mib(63), limit: Bytes::mib(63), since_us: 1000, ..Sight::default() };
     let sight = Sight { zram_memory: Bytes::mib(50), zram_content: Bytes::mib(50), ..sight };
     let held = (0..10_000).filter(|_| steering.look(&sight).holds).count();
-    let longest = (0..2000).map(|_| steering.look(&sight).holds).collect::<Vec<_>>();
-    assert!(held > 0 && longest.split(|holds| !holds).all(|run| run.len() <= 500));
+    assert!((1..=60).contains(&held), "{held} looks of a millisecond");
 }
 
 #[test]
 fn files_grow_before_they_are_full_up_to_their_limit() {
-    let mut world = World::new(64, 4096, 1070);
+    let mut world = World::new(64, 4096, 1015);
     world.grow(3000, 1000);
     assert!(!world.gave_up && world.file_room <= 4096 * MIB);
     assert!(world.orders.iter().any(|order| matches!(order, Areas::AddFile(_))));

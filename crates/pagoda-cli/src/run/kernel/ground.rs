@@ -3,10 +3,10 @@
 //! Each thing is noted before it is made and goes with its value, the processes of the group first.
 //! This module must never decide a size.
 
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use std::{fs, mem};
 
 use pagoda_core::budget::steering::Sight;
 use pagoda_core::size::Bytes;
@@ -20,13 +20,15 @@ use super::note::{self, Note};
 /// Devices are used before files: below the priority of any device.
 const FILE_PRIORITY: u16 = PRIORITY_MAX - 100;
 
-/// A limit that falls by more than the processes take meanwhile is refused, so it falls in steps.
-const STEP_LEAST: u64 = 64 << 10;
-const STEP_MOST: u64 = 8 << 20;
-/// A step that takes longer was too large.
-const STEP_TIME: Duration = Duration::from_millis(2);
+/// The limit falls in steps of this, some milliseconds each: if the kernel can't swap out so much,
+/// it refuses the whole step.
+const STEP: u64 = 1 << 20;
+/// A program that is not held takes less than this while a limit is set.
+const FREE_LEAST: u64 = 8 << 20;
+/// A program that the kernel holds at a limit that is too high already goes on by this.
+const WAKING_LEAST: u64 = 64 << 10;
 /// After so long the caller looks again.
-const LOWER_TIME: Duration = Duration::from_millis(4);
+const LOWER_TIME: Duration = Duration::from_millis(8);
 
 /// The groups of this process, in which those of the run are made.
 pub struct Places {
@@ -44,7 +46,7 @@ pub struct Ground {
     files: Vec<(SwapFile, PathBuf)>,
     directory: PathBuf,
     limit: Bytes,
-    step: u64,
+    is_held: bool,
     note: Note,
 }
 
@@ -65,7 +67,7 @@ impl Ground {
             files: Vec::new(),
             directory: directory.to_owned(),
             limit,
-            step: STEP_LEAST,
+            is_held: false,
             note,
         })
     }
@@ -84,6 +86,7 @@ impl Ground {
     /// for a group that is there.
     pub fn hold(&mut self, holds: bool) {
         let _ = if holds { self.freezer.hold() } else { self.freezer.let_go() };
+        self.is_held = holds;
     }
 
     /// Ends all processes of the group, and returns how many there were.
@@ -146,11 +149,12 @@ impl Ground {
     /// Lets processes go on that the kernel holds: raises the limit to this one, or by the least
     /// step if it is higher already.
     pub fn wake(&mut self, limit: Bytes) {
-        self.steer(limit.max(self.limit.saturating_add(Bytes::new(STEP_LEAST))));
+        self.steer(limit.max(self.limit.saturating_add(Bytes::new(WAKING_LEAST))));
     }
 
     /// Moves the limit towards `target`: up at once, down as far as the kernel follows in some
-    /// milliseconds.
+    /// milliseconds. Below what is in use it falls only while the program is held: a program that
+    /// takes memory meanwhile would keep the kernel at it, up to half a second for one step.
     pub fn steer(&mut self, target: Bytes) {
         if target >= self.limit {
             if target > self.limit && self.group.set_limit(target).is_ok() {
@@ -158,23 +162,21 @@ impl Ground {
             }
             return;
         }
+        let used = || self.group.usage_bytes().unwrap_or(u64::MAX);
+        if !self.is_held {
+            if used().saturating_add(FREE_LEAST) < target.get() && self.group.set_limit(target).is_ok() {
+                self.limit = target;
+            }
+            return;
+        }
         let begun = Instant::now();
         while target < self.limit && begun.elapsed() < LOWER_TIME {
-            let used = self.group.usage_bytes().unwrap_or(self.limit.get()).min(self.limit.get());
-            let next = Bytes::new((used & !4095).saturating_sub(self.step)).max(target);
-            let step_begun = Instant::now();
-            let result = self.group.set_limit(next);
-            if result.is_ok() {
-                self.limit = next;
-            }
-            let is_slow = step_begun.elapsed() > STEP_TIME;
-            let step = if result.is_err() || is_slow { self.step / 2 } else { self.step * 2 };
-            if result.is_err()
-                && mem::replace(&mut self.step, step.clamp(STEP_LEAST, STEP_MOST)) <= STEP_LEAST
-            {
+            let from = used().min(self.limit.get()) & !4095;
+            let next = Bytes::new(from.saturating_sub(STEP)).max(target);
+            if self.group.set_limit(next).is_err() {
                 return;
             }
-            self.step = step.clamp(STEP_LEAST, STEP_MOST);
+            self.limit = next;
         }
     }
 }
