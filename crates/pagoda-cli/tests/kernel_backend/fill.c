@@ -1,5 +1,6 @@
 /* Fills memory, checks it, and prints a digest: fill MIB RANDOM-WORDS PASSES STATUS [SECONDS].
- * Of each page's 512 words so many are random. SECONDS: it waits so long before it ends. */
+ * Of each page's 512 words so many are random; below zero: only once all of it was filled with
+ * what compresses best. SECONDS: it waits so long before it ends. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +24,10 @@ int main(int count, char **given)
 	int random = atoi(given[2]), passes = atoi(given[3]);
 	uint64_t *memory = malloc(pages * 4096), digest = 0;
 
+	for (size_t page = 0; random < 0 && page < pages; page++)
+		for (int i = 0; i < 512; i++)
+			memory[page * 512 + i] = page;
+	random = abs(random);
 	for (size_t page = 0; page < pages; page++)
 		for (int i = 0; i < 512; i++)
 			memory[page * 512 + i] = word(page, i, random);

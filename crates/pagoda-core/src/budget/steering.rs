@@ -125,6 +125,8 @@ pub struct Steering {
     limit: u64,
     devices: Vec<u64>,
     files: Vec<u64>,
+    zram_fails: bool,
+    file_fails: bool,
     zram_before: u64,
     paused_us: u64,
     is_held: bool,
@@ -146,6 +148,8 @@ impl Steering {
             limit: pages(budget - lead(budget)),
             devices: Vec::new(),
             files: Vec::new(),
+            zram_fails: false,
+            file_fails: false,
             zram_before: 0,
             paused_us: 0,
             is_held: false,
@@ -179,13 +183,17 @@ impl Steering {
         Bytes::new(pages((self.budget * FILE_FIRST).max(FILE_LEAST).min(self.file_most)))
     }
 
-    /// An area of this size was added, or could not be: then `bytes` are zero, and no other is asked
-    /// for.
+    /// An area was added as ordered, or could not be, if its size is zero. Then no other of its
+    /// kind is asked for.
     pub fn added(&mut self, areas: Areas, bytes: Bytes) {
-        match areas {
-            Areas::AddZram(_) => self.devices.push(bytes.get()),
-            Areas::AddFile(_) => self.files.push(bytes.get()),
-            Areas::Keep | Areas::DropZram => {}
+        let (kind, fails) = match areas {
+            Areas::AddZram(_) => (&mut self.devices, &mut self.zram_fails),
+            Areas::AddFile(_) => (&mut self.files, &mut self.file_fails),
+            Areas::Keep | Areas::DropZram => return,
+        };
+        match bytes {
+            Bytes::ZERO => *fails = true,
+            bytes => kind.push(bytes.get()),
         }
     }
 
@@ -223,8 +231,8 @@ impl Steering {
         }
     }
 
-    /// Whether the limit is too far above the order: until it has fallen, the program is held. Where
-    /// it can't fall, the program is let go, and held again only when the excess has grown.
+    /// Whether the limit is too far above the order: until it has fallen, the program is held.
+    /// Where it can't fall, the program is let go, and held again only when the excess has grown.
     fn holds(&mut self, sight: &Sight) -> bool {
         let (limit, slack) = (sight.limit.get(), lead(self.budget) / 2);
         let excess = limit.saturating_sub(self.limit);
@@ -265,7 +273,7 @@ impl Steering {
         if zram > most && self.devices.len() > 1 {
             return Areas::DropZram;
         }
-        let is_known = content >= KNOWN_BY;
+        let is_known = content >= KNOWN_BY && !self.zram_fails;
         let left = room.saturating_sub(sight.zram_used.get());
         // Half of the budget takes longer to fill than a device to set up.
         if is_known && left < (self.budget / 2).max(room / 4) && self.devices.len() < AREAS_MOST {
@@ -278,9 +286,9 @@ impl Steering {
         }
         let room: u64 = self.files.iter().sum();
         let left = room.saturating_sub(sight.file_used.get());
-        if room > 0 && left < self.budget.min(room / 2) && self.files.len() < AREAS_MOST {
+        if room > 0 && !self.file_fails && left < self.budget.min(room / 2) && self.files.len() < AREAS_MOST {
             let more = pages(self.file_most.saturating_sub(room).min(room));
-            if more > 0 && self.files.last() != Some(&0) {
+            if more > 0 {
                 return Areas::AddFile(Bytes::new(more));
             }
         }

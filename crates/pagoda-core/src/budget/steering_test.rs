@@ -104,7 +104,7 @@ impl World {
 
     fn free(&mut self, bytes: u64) {
         let of_zram = bytes.min(self.content);
-        self.memory -= if self.content == 0 { 0 } else { self.memory * of_zram / self.content };
+        self.memory -= (self.memory * of_zram).checked_div(self.content).unwrap_or(0);
         self.content -= of_zram;
         self.group -= (bytes - of_zram).min(self.group);
     }
@@ -147,7 +147,7 @@ impl World {
                 let gone = *self.steering.devices.last().expect("a device");
                 self.zram_room -= gone;
                 let moved = self.content.saturating_sub(self.zram_room);
-                self.memory -= if self.content == 0 { 0 } else { self.memory * moved / self.content };
+                self.memory -= (self.memory * moved).checked_div(self.content).unwrap_or(0);
                 self.content -= moved;
                 self.file += moved;
                 self.steering.dropped();
@@ -282,6 +282,22 @@ fn memory_that_is_freed_gives_the_limit_back() {
     assert!(world.limit >= 240 * MIB, "{} MiB", world.limit / MIB);
     world.grow(480, 4000);
     world.kept();
+}
+
+#[test]
+fn an_area_that_could_not_be_added_is_not_asked_for_again() {
+    let mut steering = Steering::new(Bytes::mib(64), Bytes::gib(1));
+    let (zram, file) = (steering.first_zram(), steering.first_file());
+    steering.added(Areas::AddZram(zram), zram);
+    steering.added(Areas::AddFile(file), file);
+    let sight = Sight { zram_memory: Bytes::mib(12), zram_content: Bytes::mib(40), ..Sight::default() };
+    let full = Sight { zram_used: zram, file_used: file, ..sight };
+    for _ in 0..2 {
+        let asked = steering.look(&full).areas;
+        assert!(matches!(asked, Areas::AddZram(_) | Areas::AddFile(_)), "{asked:?}");
+        steering.added(asked, Bytes::ZERO);
+    }
+    assert_eq!(steering.look(&full).areas, Areas::Keep);
 }
 
 #[test]

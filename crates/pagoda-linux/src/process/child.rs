@@ -155,9 +155,9 @@ pub fn spawn(command: &mut Command, inherited: &Inherited) -> io::Result<Child> 
     unsafe { command.pre_exec(prepare) }.spawn()
 }
 
-/// Has `command` join the control groups with these `cgroup.procs` files before it executes anything,
-/// and end with the calling thread, by SIGKILL. A program that changes its rights as it executes
-/// (setuid) outlives it.
+/// Has `command` join the control groups with these `cgroup.procs` files before it executes
+/// anything, and end with the calling thread, by SIGKILL. A program that changes its rights as it
+/// executes (setuid) outlives it.
 pub fn join_before_exec(command: &mut Command, procs: [std::fs::File; 2]) {
     let join = move || {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;

@@ -139,8 +139,9 @@ impl MemoryGroup {
     }
 
     /// Sets the limit of a group of version 1. Where it falls below the memory that is charged, the
-    /// kernel first swaps that out: this blocks meanwhile, and fails with `EBUSY` if it can't, or if
-    /// the processes take memory faster. The limit is as before then.
+    /// kernel first swaps that out. This blocks meanwhile: if the processes take memory as fast, up
+    /// to half a second was seen. It fails with `EBUSY` if the kernel can swap nothing out; the
+    /// limit is as before then.
     ///
     /// # Errors
     /// The kernel's.

@@ -180,3 +180,10 @@ impl Ground {
         }
     }
 }
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        // A process that is held does not end, and so its group would stay.
+        self.hold(false);
+    }
+}

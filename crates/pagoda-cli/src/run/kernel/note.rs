@@ -7,7 +7,7 @@
 //! name that was used again.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -121,17 +121,21 @@ impl Note {
     }
 
     fn line(&self, line: std::fmt::Arguments) -> io::Result<()> {
-        use std::io::Seek;
         let mut file = &self.file;
-        file.seek(io::SeekFrom::End(0))?;
+        file.seek(SeekFrom::End(0))?;
         file.write_all(format!("{line}\n").as_bytes())
     }
 }
 
 impl Drop for Note {
     fn drop(&mut self) {
-        // All that it names is gone. Under the lock, so that no other run has it.
-        let _ = fs::remove_file(&self.path);
+        // Under the lock, so that no other run has it. It stays for the next run where something
+        // that it names could not be removed.
+        let mut text = String::new();
+        let is_read = self.file.rewind().and_then(|()| self.file.read_to_string(&mut text)).is_ok();
+        if is_read && undo(&text).is_ok() {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 
