@@ -30,7 +30,7 @@ const RISE_SHARE: u64 = 32;
 const INCOMPRESSIBLE: u64 = 1020;
 
 /// Thousandths by which the ratio of later content may be worse than that of the present content.
-const CAUTION: u64 = 1030;
+const CAUTION: u64 = 1040;
 
 /// Content by which a ratio is known.
 const KNOWN_BY: u64 = 4 << 20;
@@ -223,7 +223,8 @@ impl Steering {
         let wakes = sight.is_paused && (left >= WAKING || areas != Areas::Keep);
         Orders {
             limit: Bytes::new(self.limit),
-            holds,
+            // What a device holds comes back through memory, and has to go elsewhere first.
+            holds: holds || areas == Areas::DropZram,
             areas,
             wakes_by: wakes.then(|| Bytes::new(self.limit + WAKING)),
             gives_up: is_lost,
@@ -270,7 +271,7 @@ impl Steering {
         let part = self.budget / 8;
         let (zram, content) = (sight.zram_memory.get(), sight.zram_content.get());
         let most = self.budget - self.floor().get();
-        if zram > most && self.devices.len() > 1 {
+        if zram + lead(self.budget) / 2 > most && self.devices.len() > 1 {
             return Areas::DropZram;
         }
         let is_known = content >= KNOWN_BY && !self.zram_fails;
