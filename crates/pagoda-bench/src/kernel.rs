@@ -1,7 +1,7 @@
 //! The kernel's side of a comparison: how a budget is divided between resident memory, compressed
 //! swap and a swap file, and the peaks of a run.
 //!
-//! Setting up and undoing is `baseline::side` of `pagoda-linux`; each name begins with
+//! Setting up and undoing is `swap::side` of `pagoda-linux`; each name begins with
 //! `pagoda-bench`. This module must never touch the swap or the groups of others, nor those of a
 //! bench that still runs.
 
@@ -9,8 +9,8 @@ use std::io;
 use std::path::PathBuf;
 
 use pagoda_core::size::Bytes;
-use pagoda_linux::baseline::cgroup::{Controller, MemoryGroup, Version};
-use pagoda_linux::baseline::side::{self, Limits, Names, Side};
+use pagoda_linux::swap::cgroup::{Controller, MemoryGroup, Version};
+use pagoda_linux::swap::side::{self, Limits, Names, Side};
 use serde::Serialize;
 
 /// The directory of the swap file and other temporary files: on a disk, where /tmp often is memory.

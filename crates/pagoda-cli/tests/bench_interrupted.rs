@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use pagoda_linux::baseline::cgroup::Controller;
+use pagoda_linux::swap::cgroup::Controller;
 use pagoda_linux::testing::skip::{skip, skip_without_moves};
 use pagoda_linux::testing::wait::{until, until_ended};
 use rustix::process::{Pid, Signal, getuid, kill_process};

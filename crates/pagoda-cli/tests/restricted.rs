@@ -31,7 +31,7 @@ const AT_ONCE: usize = 3;
 /// A test target by its package and name, and parts of the names of its tests: none for all.
 type Chosen = (&'static str, &'static [&'static str]);
 
-const CHOSEN: [Chosen; 21] = [
+const CHOSEN: [Chosen; 22] = [
     // First, since it takes longest: the library in user mode, as the last of these.
     (
         "pagoda/pagoda",
@@ -54,6 +54,7 @@ const CHOSEN: [Chosen; 21] = [
     ("pagoda-cli/hazards", &["noexec", "rights"]),
     ("pagoda-cli/programs", &["sort"]),
     ("pagoda-cli/budget", &["zeroes_stay"]),
+    ("pagoda-cli/kernel_backend", &["signals"]),
     // System calls and files of /proc that need rights.
     ("pagoda-linux/pagoda_linux", &[]),
     ("pagoda-linux/proportional", &[]),

@@ -13,6 +13,7 @@ pub mod probe;
 pub mod process;
 pub mod procfs;
 mod raw_syscall;
+pub mod swap;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod uffd;

@@ -8,7 +8,7 @@ use std::fmt::Write;
 /// A row: its name, its meaning, and what to do next where there is anything to do.
 type Row = (&'static str, &'static str, &'static str);
 
-const ROWS: [Row; 23] = [
+const ROWS: [Row; 24] = [
     ("budget", "what the program may hold in memory, and the unit in which it is moved", ""),
     (
         "peak",
@@ -25,6 +25,7 @@ const ROWS: [Row; 23] = [
         "the part of that which stays where it is, by reason: no budget can be below it",
         "near the budget: give more, or see the caveats for the reason that is named",
     ),
+    ("group", "the most memory of the control group, in a run by the kernel's swap", ""),
     ("with files", "the largest resident set; pages of files are the kernel's to drop", ""),
     (
         "faults",
@@ -82,7 +83,7 @@ const ROWS: [Row; 23] = [
     (
         "children",
         "processes below the program that ran outside the budget",
-        "static, setuid and musl programs can't be managed; use others, or leave room for them",
+        "static, setuid and musl programs: use others, leave room, or --backend kernel",
     ),
 ];
 

@@ -6,6 +6,7 @@
 
 pub mod budget;
 pub mod explain;
+pub mod kernel;
 mod password;
 pub mod paths;
 mod peak_sampler;
@@ -40,6 +41,7 @@ use crate::program;
 use crate::program::preload::{self, Library};
 use crate::trace::file::{self as trace_file, Header};
 use budget::{Group, Size};
+use kernel::Backend;
 use paths::TreeFile;
 use peak_sampler::{Peaks, Sampler};
 use progress::{Progress, When};
@@ -71,6 +73,11 @@ pub struct RunArgs {
     /// [default: fair].
     #[arg(long, value_name = "NAME", default_value_t, hide_default_value = true)]
     zone_policy: ZonePolicy,
+    /// What keeps the budget. By the kernel's swap also static and setuid programs and those of
+    /// another C library are served, and any memory but locked one. A run by it ends all processes
+    /// that the program leaves behind, and the program if pagoda is killed; there is one at a time.
+    #[arg(long, value_name = "NAME", value_enum, default_value_t)]
+    backend: Backend,
     /// The unit of management: 4K, 16K, 64K or 2M.
     #[arg(long, value_name = "SIZE", default_value_t)]
     base_page: BasePage,
@@ -165,11 +172,36 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, ExitError> {
     };
     let (stats, trace) = (open(&args.stats, "--stats")?, open(&args.trace, "--trace")?);
     let run = Run { args, path, asked, group, stats, trace, inherited };
-    match prepare(args, &run, remote) {
-        Ok(managed) => run.managed(managed),
-        Err(refusal) if args.best_effort => run.unmanaged(&refusal),
-        Err(refusal) => Err(refusal),
-    }
+    let by_kernel = match args.backend {
+        Backend::Engine => None,
+        Backend::Kernel => {
+            Some(kernel::available(args).map_err(|lacks| format!("--backend kernel: {lacks}")))
+        }
+        Backend::Auto => fits_engine(&run.path).err().map(|why| match kernel::available(args) {
+            Ok(places) => {
+                crate::say(format_args!("{why}; so the kernel's swap keeps the budget (--backend kernel)"));
+                Ok(places)
+            }
+            Err(lacks) => {
+                Err(format!("{why}; the kernel's swap (--backend kernel) can't serve it either: {lacks}"))
+            }
+        }),
+    };
+    let refusal = match by_kernel {
+        Some(Ok(places)) => return kernel::run(run, &places),
+        Some(Err(refusal)) => ExitError::own(refusal),
+        None => match prepare(args, &run, remote) {
+            Ok(managed) => return run.managed(managed),
+            Err(refusal) => refusal,
+        },
+    };
+    if args.best_effort { run.unmanaged(&refusal) } else { Err(refusal) }
+}
+
+/// Whether the engine gets into the program, and this machine lets it evict. The error is why not.
+fn fits_engine(path: &Path) -> Result<(), ExitError> {
+    program::check(path).map_err(ExitError::own)?;
+    machine_allows()
 }
 
 /// The remote store, with its password.
@@ -192,9 +224,8 @@ fn remote(args: &RunArgs) -> Result<Option<RemoteAddress>, ExitError> {
 
 /// Checks all that the engine needs, cheapest first.
 fn prepare(args: &RunArgs, run: &Run, remote: Option<RemoteAddress>) -> Result<Managed, ExitError> {
-    program::check(&run.path).map_err(ExitError::own)?;
+    fits_engine(&run.path)?;
     let (budget, smaller) = run.group.fitting(run.asked, &args.zone)?;
-    machine_allows()?;
     let preload = preload_library()?;
     let store_directory = store_directory(args.store_dir.as_deref(), args.file_limit)?;
     let file_limit = args.file_limit.map_or_else(|| paths::default_file_limit(&store_directory), Ok)?;

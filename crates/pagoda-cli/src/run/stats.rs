@@ -14,6 +14,7 @@ use serde::ser::{SerializeMap, Serializer};
 use crate::latency::LatencyUs;
 use crate::output_file::OutputFile;
 use crate::run::budget::GroupStats;
+use crate::run::kernel::Figures;
 use crate::run::supervise::{End, Ended};
 
 /// The content of `--stats` for a run. Sizes are bytes.
@@ -45,6 +46,10 @@ pub struct StatsFile {
     processes: Vec<Process>,
     /// The zones of the budget, as they were named; none if it is not divided.
     zones: Vec<Zone>,
+    /// `engine`, `kernel`, or `none` where the program ran without a budget.
+    backend: &'static str,
+    /// Of a run by the kernel's swap.
+    kernel: Option<Figures>,
 }
 
 /// One zone of the budget, of all processes together.
@@ -124,6 +129,8 @@ impl StatsFile {
             latency_us: None,
             processes: Vec::new(),
             zones: Vec::new(),
+            backend: "none",
+            kernel: None,
         }
     }
     /// With the zones that were named, as far as an engine had them.
@@ -143,9 +150,15 @@ impl StatsFile {
     }
     /// With the tree's counters and latencies, and its processes.
     pub fn counters(mut self, counters: Stats, latencies: &Latencies, processes: Vec<Process>) -> Self {
+        self.backend = "engine";
         self.counters = Some(Fields(counters));
         self.latency_us = Some(LatencyUs::of(latencies));
         self.processes = processes;
+        self
+    }
+    /// With the figures of a run by the kernel's swap.
+    pub fn kernel(mut self, figures: Figures) -> Self {
+        (self.backend, self.kernel) = ("kernel", Some(figures));
         self
     }
     /// With why the budget was not enforced.

@@ -46,12 +46,7 @@ impl Summary<'_> {
 
 /// The table, with a line break at each line's end.
 pub fn render(summary: &Summary) -> String {
-    let mut table = Table(String::new());
-    let end = match summary.ended.end {
-        End::Exited(status) => format!("exit status {status}"),
-        End::Killed(signal) => format!("ended by signal {signal}"),
-    };
-    table.line(format_args!("pagoda: {}, {end}, {:.2} s", summary.program, summary.wall.as_secs_f64()));
+    let mut table = Table::of(summary.program, summary.ended, summary.wall);
     memory(&mut table, summary);
     faults_and_evictions(&mut table, &summary.counters);
     thrashing(&mut table, summary);
@@ -191,14 +186,30 @@ fn zones(table: &mut Table, summary: &Summary) {
     }
 }
 
-struct Table(String);
+/// A table of a run, row by row.
+pub struct Table(String);
 
 impl Table {
+    /// With its first line: the program, its end and its time.
+    pub fn of(program: &str, ended: Ended, wall: Duration) -> Self {
+        let end = match ended.end {
+            End::Exited(status) => format!("exit status {status}"),
+            End::Killed(signal) => format!("ended by signal {signal}"),
+        };
+        let mut table = Self(String::new());
+        table.line(format_args!("pagoda: {program}, {end}, {:.2} s", wall.as_secs_f64()));
+        table
+    }
+    /// All lines, with a line break at each one's end.
+    pub fn text(self) -> String {
+        self.0
+    }
     fn line(&mut self, text: std::fmt::Arguments) {
         // Writing to a string does not fail.
         let _ = writeln!(self.0, "{text}");
     }
-    fn row(&mut self, name: &str, value: impl Display, says: impl Display) {
+    /// A row that is never left out.
+    pub fn row(&mut self, name: &str, value: impl Display, says: impl Display) {
         self.line(format_args!("  {name:<12} {value:>10}  {says}"));
     }
     /// A row of a count that has nothing to say when it is 0.
@@ -208,19 +219,20 @@ impl Table {
         }
     }
     /// A row of a size that has nothing to say when it is 0.
-    fn size(&mut self, name: &str, size: u64, says: impl Display) {
+    pub fn size(&mut self, name: &str, size: u64, says: impl Display) {
         if size > 0 {
             self.row(name, bytes(size), says);
         }
     }
 }
 
-fn bytes(count: u64) -> String {
+/// So many bytes, in their unit.
+pub fn bytes(count: u64) -> String {
     Bytes::new(count).to_string()
 }
 
 /// `0` where there is nothing to compare with.
-fn ratio(part: u64, whole: u64) -> f64 {
+pub fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 

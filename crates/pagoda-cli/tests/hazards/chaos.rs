@@ -9,8 +9,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use pagoda_linux::baseline::cgroup::{Controller, MemoryGroup};
 use pagoda_linux::process::thread::now_ns;
+use pagoda_linux::swap::cgroup::{Controller, MemoryGroup};
 use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::random::{Random, runs};
 use rustix::process::Signal;

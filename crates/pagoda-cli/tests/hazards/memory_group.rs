@@ -3,7 +3,7 @@
 
 use std::process::{Command, Output};
 
-use pagoda_linux::baseline::cgroup::{Controller, MemoryGroup};
+use pagoda_linux::swap::cgroup::{Controller, MemoryGroup};
 use pagoda_linux::testing::skip::skip;
 
 use crate::program::{Program, output, said};

@@ -22,7 +22,8 @@ const BUDGET: &str = "64M";
 /// A run that finds no preload library, unless the caller names one.
 fn pagoda(options: &[&str], program: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pagoda"));
-    command.args(["run", "--memory", BUDGET]).args(options).arg("--").args(program);
+    // Where the engine can't serve, the kernel's swap would.
+    command.args(["run", "--memory", BUDGET, "--backend", "engine"]).args(options).arg("--").args(program);
     command.env("PAGODA_PRELOAD", "/nonexistent/preload.so").env_remove("LD_PRELOAD");
     command
 }

@@ -4,8 +4,8 @@
 use std::cell::RefCell;
 use std::path::Path;
 
-use pagoda_linux::baseline::cgroup::Controller;
-use pagoda_linux::baseline::swapfile::{Label, owner};
+use pagoda_linux::swap::cgroup::Controller;
+use pagoda_linux::swap::swapfile::{Label, owner};
 
 /// The memory groups of a bench.
 fn groups(prefix: &str) -> Vec<String> {

@@ -8,6 +8,7 @@
 pub mod balance;
 pub mod memory_limit;
 pub mod shares;
+pub mod steering;
 pub mod thrashing;
 pub mod watermark;
 

@@ -1,8 +1,3 @@
-//! The kernel's own means that benches compare with: swap areas, zram, memory cgroups, performance
-//! counters.
+//! What benches measure with beside the engine: the processor's performance counters.
 
-pub mod cgroup;
 pub mod perf;
-pub mod side;
-pub mod swapfile;
-pub mod zram;

@@ -155,6 +155,21 @@ pub fn spawn(command: &mut Command, inherited: &Inherited) -> io::Result<Child> 
     unsafe { command.pre_exec(prepare) }.spawn()
 }
 
+/// Has `command` join the control groups with these `cgroup.procs` files before it executes
+/// anything, and end with the calling thread, by SIGKILL. A program that changes its rights as it
+/// executes (setuid) outlives it.
+pub fn join_before_exec(command: &mut Command, procs: [std::fs::File; 2]) {
+    let join = move || {
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+        // It stands for the process that writes it.
+        procs.iter().try_for_each(|procs| rustix::io::write(procs, b"0").map(drop).map_err(io::Error::from))
+    };
+    // SAFETY: between fork and exec `join` makes three system calls on values that it owns. It
+    // allocates nothing (an error of the system's number does not either) and takes no lock. The
+    // files are open until `command` is dropped, and close in the program as it is executed.
+    unsafe { command.pre_exec(join) };
+}
+
 /// Waits for a signal and takes it. All signals have to be blocked ([`block_signals`]). Blocks
 /// without a limit.
 pub fn next_signal() -> io::Result<Received> {

@@ -127,32 +127,48 @@ fn field(text: &str, name: &str) -> Option<u64> {
 /// the text of `/proc/self/mountinfo` and `/proc/self/cgroup`. A hierarchy of version 1 goes first:
 /// where one has the memory controller, the unified one does not.
 fn found_in(mounts: &str, groups: &str) -> Option<(MemcgVersion, PathBuf, PathBuf)> {
-    let mount = |wanted: &dyn Fn(&str, &str) -> bool| {
-        mounts.lines().find_map(|line| {
-            let (place, source) = line.split_once(" - ")?;
-            let (mut place, mut source) = (place.split(' ').skip(3), source.split(' '));
-            let (root, at) = (place.next()?, place.next()?);
-            let (kind, options) = (source.next()?, source.nth(1)?);
-            wanted(kind, options).then_some((root, at))
-        })
-    };
-    let group = |wanted: &dyn Fn(&str) -> bool| {
-        groups.lines().find_map(|line| {
-            let (_, rest) = line.split_once(':')?;
-            let (controllers, path) = rest.split_once(':')?;
-            wanted(controllers).then_some(path)
-        })
-    };
-    let has_memory = |list: &str| list.split(',').any(|name| name == "memory");
-    let (version, (root, at), group) = match mount(&|kind, options| kind == "cgroup" && has_memory(options)) {
-        Some(place) => (MemcgVersion::V1, place, group(&has_memory)?),
-        None => (MemcgVersion::V2, mount(&|kind, _| kind == "cgroup2")?, group(&str::is_empty)?),
-    };
+    let named = |list: &str| list.split(',').any(|name| name == "memory");
+    if let Some((mount, path)) = place_in(mounts, groups, "cgroup", named, named) {
+        return Some((MemcgVersion::V1, mount, path));
+    }
+    let (mount, path) = place_in(mounts, groups, "cgroup2", |_| true, str::is_empty)?;
+    Some((MemcgVersion::V2, mount, path))
+}
+
+/// The group of this process in the hierarchy of version 1 that has this controller, if it is
+/// mounted.
+pub(crate) fn own_group(controller: &str) -> Option<PathBuf> {
+    let named = |list: &str| list.split(',').any(|name| name == controller);
+    let (mount, path) =
+        place_in(&text("/proc/self/mountinfo"), &text("/proc/self/cgroup"), "cgroup", named, named)?;
+    Some(if path.exists() { path } else { mount })
+}
+
+/// Where a hierarchy is mounted, and this process's group in it.
+fn place_in(
+    mounts: &str,
+    groups: &str,
+    wanted_kind: &str,
+    wanted_options: impl Fn(&str) -> bool,
+    wanted_controllers: impl Fn(&str) -> bool,
+) -> Option<(PathBuf, PathBuf)> {
+    let (root, at) = mounts.lines().find_map(|line| {
+        let (place, source) = line.split_once(" - ")?;
+        let (mut place, mut source) = (place.split(' ').skip(3), source.split(' '));
+        let (root, at) = (place.next()?, place.next()?);
+        let (kind, options) = (source.next()?, source.nth(1)?);
+        (kind == wanted_kind && wanted_options(options)).then_some((root, at))
+    })?;
+    let group = groups.lines().find_map(|line| {
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(':')?;
+        wanted_controllers(controllers).then_some(path)
+    })?;
     // A container may see its group as the host names it, and only the part below is mounted.
     let below = Path::new(group).strip_prefix(root).unwrap_or(Path::new(""));
     let is_outside = below.components().any(|part| part == std::path::Component::ParentDir);
     let path = if is_outside { at.into() } else { Path::new(at).join(below) };
-    Some((version, at.into(), path))
+    Some((at.into(), path))
 }
 
 #[cfg(test)]

@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::baseline::swapfile::Label;
-use crate::baseline::zram::{self, Setup, ZramSwap};
 use crate::mem::range::PageRange;
 use crate::procfs::maps::MapsReader;
+use crate::swap::swapfile::Label;
+use crate::swap::zram::{self, Setup, ZramSwap};
 use crate::testing::skip::skip;
 
 const COMPACT: &str = "/proc/sys/vm/compact_memory";

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::Args;
 use pagoda_core::size::Bytes;
-use pagoda_linux::baseline::cgroup::{Controller, MemoryGroup};
 use pagoda_linux::io::file_mapping::FileMapping;
+use pagoda_linux::swap::cgroup::{Controller, MemoryGroup};
 use serde_json::{Value, json};
 
 use super::content::Content;

@@ -123,14 +123,8 @@ impl Side {
         if self.file.is_none() {
             return 0;
         }
-        used_bytes(&fs::read_to_string("/proc/swaps").unwrap_or_default(), &self.file_path)
+        swapfile::used_bytes(&fs::read_to_string("/proc/swaps").unwrap_or_default(), &self.file_path)
     }
-}
-
-/// The used column of a swap area in /proc/swaps, which is in KiB.
-fn used_bytes(swaps: &str, path: &Path) -> u64 {
-    let line = swaps.lines().find(|line| line.split_whitespace().next().map(Path::new) == Some(path));
-    line.and_then(|line| line.split_whitespace().nth(3)?.parse::<u64>().ok()).map_or(0, |kib| kib << 10)
 }
 
 /// Removes leftovers of killed owners: groups, zram devices, swap files, and other files and
@@ -175,13 +169,6 @@ mod tests {
         for name in ["pagoda-side", "pagoda-side-x-1", "pagoda-7-1", "other"] {
             assert_eq!(NAMES.owner(name), None, "{name}");
         }
-    }
-
-    #[test]
-    fn swap_used_is_found_by_path() {
-        let swaps = "Filename Type Size Used Priority\n/a file 100 7 1\n/ab file 100 9 1\n";
-        assert_eq!(used_bytes(swaps, Path::new("/ab")), 9 << 10);
-        assert_eq!(used_bytes(swaps, Path::new("/b")), 0);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Memory control groups: the kernel's own memory limit, for the benchmark that compares with it.
+//! Memory control groups: the kernel's own memory limit, for programs that run by it, and for the
+//! benchmark that compares with it.
 //!
 //! Both hierarchies are supported: version 1 (`memory.limit_in_bytes`) and version 2
 //! (`memory.max`). A group that is made here is removed when its handle is dropped, and its
@@ -10,7 +11,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use pagoda_core::size::Bytes;
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::procfs::memcg::{Memcg, MemcgVersion};
 
 /// Which of the two interfaces the memory controller is under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +49,24 @@ impl Controller {
             let read = |file: &str| fs::read_to_string(root.join(file)).unwrap_or_default();
             read("cgroup.controllers").split_whitespace().any(|name| name == "memory")
         })
+    }
+
+    /// The group of this process, so that the limits of all groups above hold in groups made here.
+    /// None where the memory controller is not mounted.
+    #[must_use]
+    pub fn below_own() -> Option<Self> {
+        let own = Memcg::find()?;
+        let version = match own.version {
+            MemcgVersion::V1 => Version::V1,
+            MemcgVersion::V2 => Version::V2,
+        };
+        Some(Self { root: own.path, version })
+    }
+
+    /// The directory that groups are made in.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
     }
 
     fn in_mounts(mounts: &str, unified_has_memory: impl Fn(&Path) -> bool) -> io::Result<Self> {
@@ -116,6 +138,51 @@ impl MemoryGroup {
         self.path.join("cgroup.procs")
     }
 
+    /// Sets the limit of a group of version 1. Where it falls below the memory that is charged, the
+    /// kernel first swaps that out. This blocks meanwhile: if the processes take memory as fast, up
+    /// to half a second was seen. It fails with `EBUSY` if the kernel can swap nothing out; the
+    /// limit is as before then.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn set_limit(&self, limit: Bytes) -> io::Result<()> {
+        fs::write(self.path.join("memory.limit_in_bytes"), limit.get().to_string())
+    }
+
+    /// Has the kernel hold processes at the limit until memory is free or the limit rises, instead
+    /// of killing them. In version 1 only.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn pause_at_limit(&self) -> io::Result<()> {
+        fs::write(self.path.join("memory.oom_control"), "1")
+    }
+
+    /// Whether the kernel holds processes of the group at its limit now.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        let text = fs::read_to_string(self.path.join("memory.oom_control")).unwrap_or_default();
+        text.lines().any(|line| line.trim() == "under_oom 1")
+    }
+
+    /// A count of `memory.stat` for this group alone; 0 where there is none of that name.
+    #[must_use]
+    pub fn stat(&self, name: &str) -> u64 {
+        let text = fs::read_to_string(self.path.join("memory.stat")).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+    }
+
+    /// Ends all processes of the group, and returns how many there were.
+    pub fn kill(&self) -> usize {
+        let members = self.members();
+        for pid in &members {
+            // One that has ended just now is no error.
+            let _ = kill_process(*pid, Signal::KILL);
+        }
+        members.len()
+    }
+
     /// The memory charged to the group now, in bytes. The kernel charges in batches: some hundred
     /// KiB may not be used by a process yet.
     pub fn usage_bytes(&self) -> io::Result<u64> {
@@ -160,9 +227,7 @@ impl MemoryGroup {
     fn remove(&self) -> io::Result<()> {
         let deadline = Instant::now() + Duration::from_millis(REMOVE_MS_MAX);
         loop {
-            for pid in self.members() {
-                let _ = kill_process(pid, Signal::KILL);
-            }
+            self.kill();
             match fs::remove_dir(&self.path) {
                 Ok(()) => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -171,6 +236,16 @@ impl MemoryGroup {
             }
         }
     }
+}
+
+/// Removes the group at this path, and kills its processes; waits at most five seconds for the
+/// kernel. One that is not there is fine. The caller knows that it made it.
+///
+/// # Errors
+/// That of removing it: a process of it does not end.
+pub fn remove_left(path: &Path) -> io::Result<()> {
+    let group = std::mem::ManuallyDrop::new(MemoryGroup { path: path.to_owned() });
+    if path.exists() { group.remove() } else { Ok(()) }
 }
 
 impl Drop for MemoryGroup {

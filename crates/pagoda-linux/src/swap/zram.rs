@@ -1,5 +1,4 @@
-//! Compressed block devices in memory (zram): one of our own as swap, for the benchmark that
-//! compares with it.
+//! Compressed block devices in memory (zram): one of our own as swap.
 //!
 //! A device is added for each run and removed when its handle is dropped; devices that were there
 //! before are never used. The device's memory is charged to no group, so its own limit bounds it.
@@ -13,7 +12,7 @@ use std::process::Command;
 
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 
-use crate::baseline::swapfile::{self, Label, Swap};
+use crate::swap::swapfile::{self, Label, Swap};
 
 const CONTROL: &str = "/sys/class/zram-control";
 
@@ -72,6 +71,12 @@ fn tried<T>(what: &str, result: io::Result<T>) -> io::Result<T> {
 impl ZramSwap {
     /// Adds a device and enables it as swap. Tries `modprobe zram` if the kernel has no zram yet.
     pub fn create(setup: Setup) -> io::Result<Self> {
+        Self::create_told(setup, |_| Ok(()))
+    }
+
+    /// The same. `told` gets the device's number before it is set up, so that a note can name it
+    /// also if this process is killed meanwhile.
+    pub fn create_told(setup: Setup, told: impl FnOnce(u32) -> io::Result<()>) -> io::Result<Self> {
         if !Path::new(CONTROL).exists() {
             // Without the module the next step fails with a clear message; modprobe's own is worth
             // less.
@@ -80,6 +85,7 @@ impl ZramSwap {
         let id = tried("adding a zram device", fs::read_to_string(format!("{CONTROL}/hot_add")))?;
         let id = id.trim().parse().map_err(|_| io::Error::other("the kernel named no zram device"))?;
         let mut added = Added(Device { id, made_node: false });
+        told(id)?;
         let device = &mut added.0;
         tried("choosing lz4 for zram", device.set("comp_algorithm", "lz4"))?;
         tried("setting the size of zram", device.set("disksize", &setup.disk_bytes.to_string()))?;
@@ -90,6 +96,12 @@ impl ZramSwap {
         swapfile::write_header(&device.node(), setup.disk_bytes, setup.label)?;
         let swap = tried("enabling zram as swap", Swap::enable(&device.node(), setup.priority))?;
         Ok(Self { _swap: swap, device: added })
+    }
+
+    /// Its device file, as /proc/swaps names it.
+    #[must_use]
+    pub fn node(&self) -> PathBuf {
+        self.device.0.node()
     }
 
     /// Its content and memory now.
@@ -174,6 +186,25 @@ pub fn remove_where(label: Label, pick: impl Fn(u32) -> bool) -> io::Result<Vec<
         }
     }
     Ok(removed)
+}
+
+/// Switches off and removes the device of this number if process `owner` made it with this label,
+/// or was ended before it gave it content. Returns whether it was there and is gone.
+///
+/// # Errors
+/// Those of switching it off or removing it.
+pub fn remove_left(id: u32, label: Label, owner: u32) -> io::Result<bool> {
+    let device = Device { id, made_node: false };
+    let size = fs::read_to_string(device.attribute("disksize")).unwrap_or_default();
+    let is_fresh = size.trim() == "0";
+    if !is_fresh && swapfile::owner(&device.node(), label) != Some(owner) {
+        return Ok(false);
+    }
+    if !is_fresh {
+        swapfile::disable(&device.node())?;
+    }
+    device.remove()?;
+    Ok(true)
 }
 
 #[cfg(test)]

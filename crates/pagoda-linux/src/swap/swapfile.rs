@@ -1,7 +1,7 @@
 //! Swap areas: writing their header, switching them on with a priority, and off again when the
 //! handle is dropped.
 //!
-//! For the benchmark that compares with the kernel's own swapping. Every area carries a label and
+//! Every area carries a label and
 //! the ID of the process that made it, so that a later run recognises the leftovers of a killed
 //! one. This module must never switch off, overwrite or remove an area that it did not make or that
 //! does not carry the label it is asked for.
@@ -142,6 +142,14 @@ impl SwapFile {
     }
 }
 
+/// The used bytes of the swap area at `path`, by the text of `/proc/swaps`.
+#[must_use]
+pub fn used_bytes(swaps: &str, path: &Path) -> u64 {
+    let line = swaps.lines().find(|line| line.split_whitespace().next().map(Path::new) == Some(path));
+    // The column is in KiB.
+    line.and_then(|line| line.split_whitespace().nth(3)?.parse::<u64>().ok()).map_or(0, |kib| kib << 10)
+}
+
 /// A file that is removed when this is dropped.
 #[derive(Debug)]
 struct Unlinked(PathBuf);
@@ -150,6 +158,25 @@ impl Drop for Unlinked {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }
+}
+
+/// Switches off and removes the swap file at `path`, whose name is that of process `owner`. Returns
+/// whether it was there and is gone: a file that is another's swap area stays.
+///
+/// # Errors
+/// Those of switching it off or removing it.
+pub fn remove_left(path: &Path, label: Label, owner: u32) -> io::Result<bool> {
+    let is_file = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file());
+    let maker = self::owner(path, label);
+    if !is_file || maker.is_some_and(|maker| maker != owner) {
+        return Ok(false);
+    }
+    // Without a header it was never switched on.
+    if maker.is_some() {
+        disable(path)?;
+    }
+    fs::remove_file(path)?;
+    Ok(true)
 }
 
 /// Switches off and removes the swap files in `directory` that carry `label` and whose owner the
@@ -183,6 +210,13 @@ mod tests {
         assert_eq!(owner(&path, Label::new("theirs")), None);
         let removed = remove_where(dir.path(), Label::new("ours"), |pid| pid == 1).expect("looked");
         assert!(removed.is_empty() && path.exists(), "another owner's");
+    }
+
+    #[test]
+    fn swap_used_is_found_by_path() {
+        let swaps = "Filename Type Size Used Priority\n/a file 100 7 1\n/ab file 100 9 1\n";
+        assert_eq!(used_bytes(swaps, Path::new("/ab")), 9 << 10);
+        assert_eq!(used_bytes(swaps, Path::new("/b")), 0);
     }
 
     #[test]

@@ -1,0 +1,128 @@
+//! What a run by the kernel's swap needs of the machine, what it holds, and what it has left.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use pagoda_linux::swap::cgroup::{Controller, Version};
+use pagoda_linux::swap::freezer;
+use pagoda_linux::swap::swapfile::{Label, owner};
+use pagoda_linux::testing::skip::skip;
+use tempfile::TempDir;
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// The machine, for one test.
+pub struct Machine {
+    /// A static program, see `fill.c`.
+    pub fill: PathBuf,
+    /// A copy of the command that everybody may execute.
+    pub command: PathBuf,
+    pub directory: TempDir,
+    _turn: MutexGuard<'static, ()>,
+}
+
+/// The machine, or None where it has not all that is needed; that is said.
+pub fn with(what: &str) -> Option<Machine> {
+    let turn = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let lacks = if !rustix::process::geteuid().is_root() {
+        Some("it takes root")
+    } else if Controller::below_own().is_none_or(|controller| controller.version() != Version::V1) {
+        Some("there is no memory cgroup of version 1")
+    } else if freezer::below_own().is_none() {
+        Some("there is no freezer cgroup of version 1")
+    } else if !Path::new("/sys/class/zram-control").exists() {
+        Some("the kernel has no zram")
+    } else {
+        None
+    };
+    if let Some(lacks) = lacks {
+        skip(what, lacks);
+        return None;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).expect("mode set");
+    let source = directory.path().join("fill.c");
+    fs::write(&source, include_str!("fill.c")).expect("written");
+    let fill = directory.path().join("fill");
+    let compiled = Command::new("cc").args(["-O2", "-static", "-o"]).arg(&fill).arg(&source).status();
+    if !compiled.is_ok_and(|status| status.success()) {
+        skip(what, "cc makes no static program here");
+        return None;
+    }
+    let command = directory.path().join("pagoda");
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_pagoda")).arg(&command).status();
+    assert!(copied.expect("cp starts").success());
+    Some(Machine { fill, command, directory, _turn: turn })
+}
+
+/// The memory group of the run of this process.
+fn group(pid: u32) -> PathBuf {
+    Controller::below_own().expect("a controller").root().join(format!("pagoda-run-{pid}"))
+}
+
+/// The zram devices of the run of this process.
+fn devices(pid: u32) -> Vec<String> {
+    let blocks = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let names = blocks.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let is_its = |name: &String| {
+        name.starts_with("zram")
+            && owner(&Path::new("/dev").join(name), Label::new("pagoda-run")) == Some(pid)
+    };
+    names.filter(is_its).collect()
+}
+
+/// All that the run of this process has set up and that is still there.
+pub fn left(pid: u32) -> Vec<String> {
+    let mut left = devices(pid);
+    let name = format!("pagoda-run-{pid}");
+    let frozen = freezer::below_own().expect("a freezer").join(&name);
+    let note = PathBuf::from("/run/pagoda-kernel");
+    let paths = [group(pid), frozen, note].into_iter().filter(|path| path.exists());
+    left.extend(paths.map(|path| path.display().to_string()));
+    let files = fs::read_dir("/var/tmp").into_iter().flatten().flatten();
+    left.extend(
+        files
+            .map(|file| file.file_name().to_string_lossy().into_owned())
+            .filter(|file| file.starts_with(&name)),
+    );
+    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    left.extend(swaps.lines().filter(|line| line.contains(&name)).map(str::to_owned));
+    left
+}
+
+impl Machine {
+    /// The processes in the group of the run of this process.
+    pub fn processes(pid: u32) -> Vec<String> {
+        let text = fs::read_to_string(group(pid).join("cgroup.procs")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// The most memory that the group of a run and its zram devices hold together, looked at each
+    /// millisecond until the run has ended.
+    pub fn peak_while_there(pid: u32) -> u64 {
+        let number = |path: PathBuf, field: usize| {
+            let text = fs::read_to_string(path).unwrap_or_default();
+            text.split_whitespace().nth(field).and_then(|number| number.parse::<u64>().ok()).unwrap_or(0)
+        };
+        let (mut peak, mut devices_known, mut looks) = (0, Vec::new(), 0u32);
+        let state = || fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        while !matches!(state().rsplit_once(") ").map(|(_, rest)| rest.as_bytes()[0]), None | Some(b'Z')) {
+            if looks.is_multiple_of(20) {
+                devices_known = devices(pid);
+            }
+            looks += 1;
+            let usage = number(group(pid).join("memory.usage_in_bytes"), 0);
+            let zram: u64 = devices_known
+                .iter()
+                .map(|name| number(Path::new("/sys/block").join(name).join("mm_stat"), 2))
+                .sum();
+            peak = peak.max(usage + zram);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        peak
+    }
+}
