@@ -190,6 +190,7 @@ impl ManagerBuilder {
         let mut engine = assemble(&self.config, counters, owner, &adoption, self.policies, report_and_abort)?;
         engine.on_exhausted = self.on_exhausted;
         let engine = Arc::new(engine);
+        engine.begin_to_help();
         let registration = self.policies.in_thread.then(|| {
             Registration::new(Arc::new(InThread::new(Arc::clone(&engine))))
                 .map_err(|error| StartError::FaultSignal(Errno::from(&error)))
@@ -358,7 +359,7 @@ impl Manager {
     /// Does nothing in a forked child.
     pub fn flush_releases(&self) {
         if let Ok(engine) = self.shared.engine() {
-            engine.store.flush_releases();
+            engine.flush_releases();
         }
     }
 

@@ -67,7 +67,7 @@ impl Tuning {
         self
     }
     /// How the stored pages of a closed region are released; by default
-    /// [`ReleasePolicy::Background`].
+    /// [`ReleasePolicy::Spans`].
     #[must_use]
     pub fn release(mut self, policy: ReleasePolicy) -> Self {
         self.release = policy;

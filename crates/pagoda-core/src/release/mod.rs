@@ -49,8 +49,7 @@ pub const WORKERS_MAX: usize = 2;
 
 impl ReleasePolicy {
     /// All policies, the baseline first.
-    pub const ALL: [Self; 5] =
-        [Self::OneAtATime, Self::Runs, Self::Background, Self::Workers, Self::Spans];
+    pub const ALL: [Self; 5] = [Self::OneAtATime, Self::Runs, Self::Background, Self::Workers, Self::Spans];
 
     /// The policy's name in figures.
     #[must_use]

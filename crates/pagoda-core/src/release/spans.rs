@@ -174,13 +174,7 @@ impl<T: Clone> Spans<T> {
     ///
     /// # Panics
     /// If the piece is not one of this queue's.
-    pub fn done(
-        &mut self,
-        taker: Taker,
-        piece: &Piece<T>,
-        busy: Option<Range<u64>>,
-        now_us: u64,
-    ) -> Outcome {
+    pub fn done(&mut self, taker: Taker, piece: &Piece<T>, busy: Option<Range<u64>>, now_us: u64) -> Outcome {
         if taker == Taker::Worker {
             self.worker_has -= 1;
             self.worker_gets_on(now_us);
@@ -219,6 +213,11 @@ impl<T: Clone> Spans<T> {
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.items.is_empty()
+    }
+    /// Whether any owner has frames in entries that no thread walks.
+    #[must_use]
+    pub fn has_frames(&self) -> bool {
+        self.next(Sweep::Frames, Wants::Frames).is_some()
     }
     /// The pieces that were walked so far: it grows as long as any thread gets on.
     #[must_use]
@@ -270,8 +269,8 @@ mod tests {
     fn the_second_sweep_waits_for_pieces_of_the_first_in_others_hands() {
         let mut spans = Spans::default();
         spans.hand_over(1, PIECE_WALK * 2, 0).expect("room");
-        let [first, second] = [Taker::Worker, Taker::Helper]
-            .map(|taker| spans.take(taker, Wants::Room, 0).expect("a piece"));
+        let [first, second] =
+            [Taker::Worker, Taker::Helper].map(|taker| spans.take(taker, Wants::Room, 0).expect("a piece"));
         assert!(spans.take(Taker::Worker, Wants::All, 0).is_none());
         assert_eq!(spans.done(Taker::Worker, &first, None, 0), Outcome::Going);
         assert!(spans.take(Taker::Worker, Wants::All, 0).is_none(), "the helper has the rest");

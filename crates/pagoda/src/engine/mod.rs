@@ -10,7 +10,7 @@
 //!    scan, mark)
 //! 2. an entry's busy bit; see `pagoda_core::page_entry` for why waiting for it with the gate held
 //!    exclusively is safe
-//! 3. the reclaim hand and queue
+//! 3. the reclaim hand and queue; the queue of closed owners, within which nothing is taken
 //! 4. the store's own locks: the spiller, then memory, or the leases and then extents; of the
 //!    remote store the writer, a reader or the keeper, and within it for a moment the routes; see
 //!    `store`
@@ -49,6 +49,7 @@ use crate::error::StopReason;
 use crate::frames::huge_pool::HugePool;
 use crate::frames::zones::Zones;
 use crate::reclaim::passing::OnExhausted;
+use crate::release::spans::ClosedOwners;
 use crate::state::announcements::Announcements;
 use crate::state::asked::Asked;
 use crate::state::clears::Clearing;
@@ -95,6 +96,8 @@ pub(crate) struct Engine {
     pub(crate) store: TieredStore,
     pub(crate) store_share: StoreShare,
     pub(crate) ledger: Ledger,
+    /// Owners that closed and whose entries are not walked yet.
+    pub(crate) closed: ClosedOwners,
     /// The owners of memory ranges, for releases.
     pub(crate) owners: Owners,
     /// The limits of regions.
@@ -214,6 +217,7 @@ impl Engine {
             publish_bell: Bell::default(),
             store,
             ledger: Ledger::new(budget.get()),
+            closed: ClosedOwners::default(),
             owners: Owners::new(Arc::clone(&counters)),
             limits: Limits::none(),
             by_density: false,

@@ -233,7 +233,11 @@ impl Drop for Region {
         self.managed.end_arrival();
         engine.keep_huge_frames(self.managed.range);
         if let Memory::Own(memory) = std::mem::replace(&mut self.managed.memory, Memory::Gone) {
-            engine.close(memory, &self.managed.account);
+            #[cfg(feature = "image")]
+            let keeps = self.restored.iter().next().map(crate::restore::held::Restored::keeps);
+            #[cfg(not(feature = "image"))]
+            let keeps = None;
+            engine.close(memory, &self.managed.account, keeps);
         }
         engine.owners.leave(&self.managed.account);
         engine.look_after_releases();

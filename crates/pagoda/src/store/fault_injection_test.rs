@@ -83,7 +83,7 @@ fn with_worker<T>(store: &TieredStore, work: impl FnOnce() -> T) -> T {
     let quit = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let ends = EndsWith(&quit);
-        scope.spawn(|| store.release_queued(0, &quit));
+        scope.spawn(|| store.release_queued(0, &quit, |_| false));
         let done = work();
         drop(ends);
         done
