@@ -116,6 +116,7 @@ pub(crate) fn assemble(
         fork_events,
         stop_hook,
     );
+    engine.is_library = !serves_forks;
     engine.by_density = policies.by_density && (BasePage::K16..=BasePage::K64).contains(&base);
     engine.comes_whole = ahead;
     engine.around = Around::new(base, policies.fault_around);

@@ -100,6 +100,8 @@ pub(crate) struct Engine {
     pub(crate) closed: ClosedOwners,
     /// The owners of memory ranges, for releases.
     pub(crate) owners: Owners,
+    /// It manages regions of a library, by its own count, and not a whole process.
+    pub(crate) is_library: bool,
     /// The limits of regions.
     pub(crate) limits: Limits,
     /// First touches bring as much of a base page as is touched densely, in regions of our own.
@@ -219,6 +221,7 @@ impl Engine {
             ledger: Ledger::new(budget.get()),
             closed: ClosedOwners::default(),
             owners: Owners::new(Arc::clone(&counters)),
+            is_library: true,
             limits: Limits::none(),
             by_density: false,
             comes_whole: false,

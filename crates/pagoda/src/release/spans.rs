@@ -28,7 +28,7 @@ use crate::engine::Engine;
 use crate::stats::account::Account;
 use crate::stats::counters::Counter;
 use crate::store::{Freed, Handle, ReleaseHelp, Scratch};
-use crate::table::{Entries, Span, give, try_take};
+use crate::table::{Entries, Filler, Span, Table, give, try_take};
 
 /// The pause of a thread before it walks busy entries again, in microseconds: a mover takes some
 /// ten of them for a page.
@@ -37,6 +37,10 @@ const BUSY_US: u32 = 50;
 /// How often a thread that needs room checks whether others' pieces are walked, with that pause in
 /// between: about a millisecond, as for queued batches.
 const IN_HAND_LOOKS: u32 = 20;
+
+/// Entries of an unmapped or discarded range from which on they are handed over, with the gate held:
+/// fewer are walked in less than a millisecond.
+const EVENT_LEAST: usize = 256;
 
 /// An object that has to live until an owner's entries are walked: busy ones may still be read from it.
 pub(crate) type Keeps = Option<Arc<dyn Any + Send + Sync>>;
@@ -284,8 +288,54 @@ impl Engine {
 
     /// Takes frames of closed owners back, a piece of entries at a time. False if there are none.
     pub(crate) fn take_closed_frames(&self) -> bool {
-        self.closed.has_frames.load(Ordering::Acquire)
-            && self.walk_piece(Taker::Helper, Wants::Frames, &mut cpu_ns()).is_some()
+        if !self.closed.has_frames.load(Ordering::Acquire)
+            || self.walk_piece(Taker::Helper, Wants::Frames, &mut cpu_ns()).is_none()
+        {
+            return false;
+        }
+        // The kernel counts a process, and has counted these frames as gone already.
+        if self.is_library {
+            self.ledger
+                .reconcile(self.managed_frames_bytes(), self.store.usage().memory_committed_bytes.get());
+        }
+        true
+    }
+
+    /// Takes an unmapped `range` out of the table, and releases what it had. Few entries are walked
+    /// with the gate held, as `table` shows; all others are left to the worker, so that no fault
+    /// waits for a large unmapping.
+    pub(crate) fn release_unmapped(&self, table: &mut Table, range: PageRange, scratch: &mut Scratch) {
+        let is_large = |span: &Span| whole_entries(span, range, self.entry_bytes()).len() >= EVENT_LEAST;
+        if !self.hands_spans_over() || !table.spans_in(range).any(is_large) {
+            self.discard(table, range, scratch);
+            table.cut(range);
+            return;
+        }
+        self.forget_owed(range);
+        let account = self.owners.at(range.start());
+        let spans = table.cut(range);
+        self.release_spans(&spans, range, &account, None);
+    }
+
+    /// Gives the large parts of a discarded `range` new entries, all empty, and leaves the old ones
+    /// to the worker. What remains to be discarded is few.
+    pub(crate) fn renew_discarded(&self, table: &mut Table, range: PageRange) {
+        if !self.hands_spans_over() {
+            return;
+        }
+        let entry_bytes = self.entry_bytes();
+        let part_of = |span: &Span| {
+            let whole = whole_entries(span, range, entry_bytes);
+            let is_large = whole.len() >= EVENT_LEAST && span.filler() != Filler::File;
+            is_large.then(|| span.of_entries(&whole, entry_bytes))
+        };
+        let parts: Vec<_> = table.spans_in(range).filter_map(part_of).collect();
+        let renewed: Vec<_> = parts.into_iter().filter_map(|part| table.renew(part)).collect();
+        for span in renewed {
+            let account = self.owners.at(span.range().start());
+            let range = span.range();
+            self.release_spans(&[span], range, &account, None);
+        }
     }
 
     /// Walks a piece in the worker, which alone drops tables meanwhile.
