@@ -22,10 +22,10 @@ use pagoda_linux::mem::region_memory::RegionMemory;
 use pagoda_linux::process::thread::{cpu_ns, yield_now};
 
 use crate::engine::Engine;
+use crate::state::closed::Keeps;
 use crate::stats::account::Account;
 use crate::stats::counters::Counter;
-use crate::store::{Freed, Handle};
-use spans::Keeps;
+use crate::store::{Closer, Freed, Handle};
 
 /// One discard of a range.
 pub(crate) struct Closing<'a> {
@@ -37,10 +37,10 @@ pub(crate) struct Closing<'a> {
     /// Its owner, where that is known already: the range may be another's by now.
     account: Option<Arc<Account>>,
     /// Set once an owner has a stored page: most discards meet none.
-    open: Option<Open>,
+    open: Option<Open<'a>>,
 }
 
-struct Open {
+struct Open<'a> {
     account: Arc<Account>,
     /// The thread's processor time when the work began.
     cpu_ns: u64,
@@ -49,6 +49,8 @@ struct Open {
     freed: Freed,
     freed_at_frame: u64,
     how: How,
+    /// Counts this owner among those that close.
+    _closer: Closer<'a>,
 }
 
 /// The way in which a handle is freed.
@@ -67,19 +69,29 @@ impl<'a> Closing<'a> {
         Self { account: Some(Arc::clone(account)), ..Self::new(engine, range) }
     }
 
-    fn open(&mut self) -> &mut Open {
+    fn open(&mut self) -> &mut Open<'a> {
         let (engine, range, known) = (self.engine, self.range, &mut self.account);
         self.open.get_or_insert_with(|| {
             let account = known.take().unwrap_or_else(|| engine.owners.at(range.start()));
-            let how = match engine.store.releases().policy() {
+            let releases = engine.store.releases();
+            let closer = releases.closer();
+            let how = match releases.policy() {
                 ReleasePolicy::OneAtATime => How::OneAtATime,
                 ReleasePolicy::Runs => How::Inline(Batch::default()),
-                // What no closing owner hands over as a span: parts of one, and few entries.
+                ReleasePolicy::Background if !closer.opens_the_gate() => How::Inline(Batch::default()),
+                // Of spans: parts of one, few entries, and a file's.
                 ReleasePolicy::Background | ReleasePolicy::Workers | ReleasePolicy::Spans => {
                     How::Gather(Gather::default())
                 }
             };
-            Open { account, cpu_ns: cpu_ns(), freed: Freed::default(), freed_at_frame: 0, how }
+            Open {
+                account,
+                cpu_ns: cpu_ns(),
+                freed: Freed::default(),
+                freed_at_frame: 0,
+                how,
+                _closer: closer,
+            }
         })
     }
 
@@ -175,8 +187,8 @@ impl<'a> Closing<'a> {
 impl Engine {
     /// Closes an unused region, and unmaps it. The gate is held exclusively only while the region
     /// leaves the table and the descriptor. Its entries are walked without the gate, by the worker
-    /// or this thread, so that no fault and no handler waits for it, nor it for a handler. It waits for the
-    /// gate and, unless the spans are handed over, for entries that are being moved just then.
+    /// or this thread, so that no fault and no handler waits for it, nor it for a handler. It waits
+    /// for the gate and, unless the spans are handed over, for entries that are being moved.
     /// `keeps` lives until all entries are walked.
     pub(crate) fn close(&self, memory: RegionMemory, account: &Arc<Account>, keeps: Keeps) {
         let range = memory.range();

@@ -8,23 +8,22 @@
 //! never wait for a busy entry, but in a thread that holds none, and never drop a table in a thread
 //! that serves a fault.
 
-use std::any::Any;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::page_entry::{Backing, Granules, Word};
 use pagoda_core::release::batch::Run;
 use pagoda_core::release::queue::{PIECE_ENTRIES, Taker};
-use pagoda_core::release::spans::{Outcome, Piece, Spans, Sweep, Wants};
+use pagoda_core::release::spans::{Outcome, Piece, Sweep, Wants};
 use pagoda_core::release::{LEAST_ENTRIES, ReleasePolicy};
 use pagoda_linux::mem::range::PageRange;
-use pagoda_linux::process::lock::Lock;
 use pagoda_linux::process::thread::{cpu_ns, now_ns, sleep_us};
 
 use super::Closing;
 use crate::engine::Engine;
+use crate::state::closed::{Closed, Keeps};
 use crate::stats::account::Account;
 use crate::stats::counters::Counter;
 use crate::store::{Freed, Handle, ReleaseHelp, Scratch};
@@ -38,62 +37,9 @@ const BUSY_US: u32 = 50;
 /// between: about a millisecond, as for queued batches.
 const IN_HAND_LOOKS: u32 = 20;
 
-/// Entries of an unmapped or discarded range from which on they are handed over, with the gate held:
-/// fewer are walked in less than a millisecond.
+/// Entries of an unmapped or discarded range from which on they are handed over: fewer are walked
+/// with the gate held, in less than a millisecond.
 const EVENT_LEAST: usize = 256;
-
-/// An object that has to live until an owner's entries are walked: busy ones may still be read from it.
-pub(crate) type Keeps = Option<Arc<dyn Any + Send + Sync>>;
-
-/// An owner that closed.
-pub(crate) struct Closed {
-    /// Its entries, each with the number of the first one: a piece's numbers go on from array to
-    /// array.
-    parts: Vec<(u64, Entries, Range<usize>)>,
-    account: Arc<Account>,
-    /// Stored pages that the first sweep found and that are not freed yet.
-    stored: AtomicU64,
-    _keeps: Keeps,
-}
-
-/// The queue of closed owners.
-pub(crate) struct ClosedOwners {
-    queue: Lock<Spans<Arc<Closed>>>,
-    /// Whether any owner is not released: asking takes no lock. And whether any has frames.
-    is_any: AtomicBool,
-    has_frames: AtomicBool,
-    /// Stored pages that were found and are not freed yet.
-    stored: AtomicU64,
-}
-
-impl Default for ClosedOwners {
-    fn default() -> Self {
-        let [is_any, has_frames] = [const { AtomicBool::new(false) }; 2];
-        Self { queue: Lock::new(Spans::default()), is_any, has_frames, stored: AtomicU64::new(0) }
-    }
-}
-
-impl ClosedOwners {
-    /// Stored pages of closed owners, as far as they are counted.
-    pub(crate) fn stored(&self) -> u64 {
-        self.stored.load(Ordering::Acquire)
-    }
-    /// The memory of the closed owners' tables.
-    pub(crate) fn table_bytes(&self) -> u64 {
-        let queue = self.queue.lock();
-        let arrays = queue.owners().flat_map(|closed| &closed.parts);
-        let mut arrays: Vec<_> =
-            arrays.map(|(_, entries, _)| (Arc::as_ptr(entries).addr(), entries.used_bytes())).collect();
-        drop(queue);
-        arrays.sort_unstable();
-        arrays.dedup();
-        arrays.into_iter().map(|(_, bytes)| bytes).sum()
-    }
-    fn note(&self, queue: &Spans<Arc<Closed>>) {
-        self.is_any.store(!queue.is_idle(), Ordering::Release);
-        self.has_frames.store(queue.has_frames(), Ordering::Release);
-    }
-}
 
 fn now_us() -> u64 {
     now_ns() / 1000
@@ -188,7 +134,7 @@ impl Engine {
             return false;
         }
         let account = Arc::clone(account);
-        let closed = Arc::new(Closed { parts, account, stored: AtomicU64::new(0), _keeps: keeps });
+        let closed = Arc::new(Closed::new(parts, account, keeps));
         let mut queue = self.closed.queue.lock();
         if let Err(closed) = queue.hand_over(closed, len, now_us()) {
             drop(queue);

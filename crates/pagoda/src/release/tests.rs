@@ -309,6 +309,28 @@ fn a_worker_that_stalls_is_counted_once_and_nothing_is_left_to_it() {
     }
 }
 
+/// The gate of the published series: one owner alone frees its pages itself.
+#[test]
+fn behind_a_gate_of_two_an_owner_that_closes_alone_hands_nothing_over() {
+    if skip_without_moves("releases") {
+        return;
+    }
+    let out = (PAGES / 5 * OUT_OF_FIVE) as u64;
+    for (gate, queued) in [(0, out), (1, out), (2, 0)] {
+        let builder = Manager::builder().budget(Bytes::mib(256)).user_mode_only(true);
+        let tuned = |tuning: crate::Tuning| tuning.release(ReleasePolicy::Background).release_gate(gate);
+        let manager = builder.tune(tuned).build().expect("manager");
+        filled(&manager).close();
+        manager.flush_releases();
+        let stats = manager.stats();
+        assert_eq!((stats.release_queued, stats.release_inline), (queued, out - queued), "gate {gate}");
+        let releases = &manager.engine().store;
+        let first = releases.releases().closer();
+        assert_eq!(first.opens_the_gate(), gate < 2);
+        assert!(releases.releases().closer().opens_the_gate(), "the second one");
+    }
+}
+
 /// Owners close and open from several threads at once, at the addresses that the others left.
 #[test]
 fn owners_that_close_beside_each_other_lose_nothing() {

@@ -42,7 +42,7 @@ impl Engine {
     pub(crate) fn publish_gauges(&self) -> Bytes {
         // Read first: pages freed in between are missing from the stored ones then, and never
         // counted twice.
-        let closed = self.closed.stored() * self.store.page_bytes() as u64;
+        let closed = self.closed.found() * self.store.page_bytes() as u64;
         let queued = self.store.releases().queued_bytes() + closed;
         let usage = self.store.usage();
         let stored_bytes = usage.raw_bytes.get().saturating_sub(queued);

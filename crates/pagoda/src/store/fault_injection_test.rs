@@ -49,7 +49,7 @@ fn open(
     store.memory.faults = faults.clone();
     store.file.iter_mut().for_each(|file| file.faults = faults.clone());
     store.remote.iter_mut().for_each(|remote| remote.inject(&faults));
-    store.releasing_by(ReleasePolicy::Background, Bytes::mib(64))
+    store.releasing_by(ReleasePolicy::Background, Bytes::mib(64), 1)
 }
 
 /// Ends the process if its work hangs: no test waits for good.

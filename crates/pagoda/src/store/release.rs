@@ -5,7 +5,7 @@
 //! spill, or to report the store as full. No queue's lock is ever held while pages are freed.
 
 use std::ops::AddAssign;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use pagoda_core::release::ReleasePolicy;
@@ -52,11 +52,34 @@ pub(crate) struct Releases {
     /// Entries in all queues: asking whether there is anything to do takes no lock.
     entries: AtomicU64,
     page_bytes: u64,
+    /// Owners that close with stored pages, and how many of them have to be at it for the policy
+    /// `background` to hand anything over.
+    closers: AtomicU32,
+    gate: u32,
     /// For stored pages that only their owners' tables know.
     help: OnceLock<Weak<dyn ReleaseHelp>>,
     /// The workers take nothing, as if they were not scheduled.
     #[cfg(test)]
     pub(crate) are_held: AtomicBool,
+}
+
+/// An owner that closes.
+pub(crate) struct Closer<'a> {
+    releases: &'a Releases,
+    opens_the_gate: bool,
+}
+
+impl Closer<'_> {
+    /// Whether enough owners closed at once when this one began.
+    pub(crate) fn opens_the_gate(&self) -> bool {
+        self.opens_the_gate
+    }
+}
+
+impl Drop for Closer<'_> {
+    fn drop(&mut self) {
+        self.releases.closers.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// The cost of freeing.
@@ -82,7 +105,7 @@ fn now_us() -> u64 {
 }
 
 impl Releases {
-    pub(super) fn new(policy: ReleasePolicy, queued_max: Bytes, page: usize) -> Self {
+    pub(super) fn new(policy: ReleasePolicy, queued_max: Bytes, page: usize, gate: u32) -> Self {
         let workers = policy.workers();
         let entries_max = queued_max.get() / page as u64 / workers.max(1) as u64;
         let shard = |_| Shard { queue: Lock::new(Queue::new(entries_max)), bell: Bell::default() };
@@ -92,6 +115,8 @@ impl Releases {
             shards,
             entries: AtomicU64::new(0),
             page_bytes: page as u64,
+            closers: AtomicU32::new(0),
+            gate,
             help: OnceLock::new(),
             #[cfg(test)]
             are_held: AtomicBool::new(false),
@@ -102,6 +127,11 @@ impl Releases {
     pub(crate) fn helped_by(&self, help: Weak<dyn ReleaseHelp>) {
         // There is one engine.
         let _ = self.help.set(help);
+    }
+    /// One more owner closes, as long as this is kept.
+    pub(crate) fn closer(&self) -> Closer<'_> {
+        let others = self.closers.fetch_add(1, Ordering::AcqRel);
+        Closer { releases: self, opens_the_gate: others + 1 >= self.gate }
     }
     pub(crate) fn policy(&self) -> ReleasePolicy {
         self.policy

@@ -16,8 +16,9 @@ use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_linux::process::thread::now_ns;
 
+use super::layouts::Order;
 use super::starter::{start_and_work, warm_for};
-use crate::load::data::{PAGE_BYTES, Pages, mix};
+use crate::load::data::{PAGE_BYTES, Pages, Random, mix};
 use crate::measure::process::Cancel;
 use crate::measure::stats::median;
 
@@ -55,6 +56,8 @@ pub struct Trial {
     pub owner: Bytes,
     pub base: BasePage,
     pub stored_percent: f64,
+    /// The order in which the pages are stored.
+    pub order: Order,
     pub starter: bool,
 }
 
@@ -201,6 +204,13 @@ impl Trial {
             pages.fill(((owner * count + page) * (base / PAGE_BYTES)) as u64, &mut content);
             region.write_at(page * base, &content).expect("written");
         }
+        if self.order == Order::Shuffled && !never {
+            let order = shuffled((0..count).filter(|page| is_stored(*page, self.stored_percent)).collect());
+            for (number, page) in order.into_iter().enumerate() {
+                look(number)?;
+                region.page_out(page * base, base)?;
+            }
+        }
         let mut at = 0;
         while at < count {
             cancel.check()?;
@@ -212,8 +222,27 @@ impl Trial {
             }
             at += run + 1;
         }
+        if self.order == Order::Rewritten && !never {
+            let stored = (0..count).filter(|page| is_stored(*page, self.stored_percent)).collect();
+            let again: Vec<usize> = shuffled(stored).into_iter().step_by(2).collect();
+            for (number, page) in again.into_iter().enumerate() {
+                look(number)?;
+                pages.fill(((owner * count + page) * (base / PAGE_BYTES) + 1) as u64, &mut content);
+                region.write_at(page * base, &content).expect("written");
+                region.page_out(page * base, base)?;
+            }
+        }
         Ok(region)
     }
+}
+
+/// The pages in a random order, the same one each time.
+fn shuffled(mut pages: Vec<usize>) -> Vec<usize> {
+    let mut random = Random::new(1);
+    for at in (1..pages.len()).rev() {
+        pages.swap(at, random.below(at as u64 + 1) as usize);
+    }
+    pages
 }
 
 /// Closes an owner when all are told to. Returns the time in milliseconds.
