@@ -354,8 +354,8 @@ impl Manager {
         self.shared.engine()?.resize_zone(name, bytes)
     }
 
-    /// Returns when all stored pages of closed regions are freed. Frees those itself that no worker
-    /// has begun. Also waits for regions that are closed meanwhile. Blocks as long as that takes.
+    /// Returns when everything of closed regions is freed: frames, stored pages and tables. Frees
+    /// that itself which no worker has begun. Also waits for regions that are closed meanwhile. Blocks as long as that takes.
     /// Does nothing in a forked child.
     pub fn flush_releases(&self) {
         if let Ok(engine) = self.shared.engine() {
