@@ -204,14 +204,33 @@ impl Trial {
             pages.fill(((owner * count + page) * (base / PAGE_BYTES)) as u64, &mut content);
             region.write_at(page * base, &content).expect("written");
         }
+        let stored: Vec<usize> = (0..count).filter(|page| is_stored(*page, self.stored_percent)).collect();
         if self.order == Order::Shuffled && !never {
-            let order = shuffled((0..count).filter(|page| is_stored(*page, self.stored_percent)).collect());
-            for (number, page) in order.into_iter().enumerate() {
+            for (number, page) in shuffled(stored.clone()).into_iter().enumerate() {
                 look(number)?;
                 region.page_out(page * base, base)?;
             }
         }
-        let mut at = 0;
+        self.let_go(&region, never, cancel)?;
+        if self.order == Order::Rewritten && !never {
+            for (number, page) in shuffled(stored).into_iter().step_by(2).enumerate() {
+                look(number)?;
+                pages.fill(((owner * count + page) * (base / PAGE_BYTES) + 1) as u64, &mut content);
+                region.write_at(page * base, &content).expect("written");
+                region.page_out(page * base, base)?;
+            }
+        }
+        if self.order != Order::InOrder {
+            // A page that was moved in just then may have been busy.
+            self.let_go(&region, never, cancel)?;
+        }
+        Ok(region)
+    }
+
+    /// Pages out by address all that is to be stored, or discards it if it is `never` to be.
+    fn let_go(self, region: &Region, never: bool, cancel: &Cancel) -> anyhow::Result<()> {
+        let base = self.base.bytes();
+        let (count, mut at) = (region.len() / base, 0);
         while at < count {
             cancel.check()?;
             let run = (at..count).take_while(|page| is_stored(*page, self.stored_percent)).count();
@@ -222,17 +241,7 @@ impl Trial {
             }
             at += run + 1;
         }
-        if self.order == Order::Rewritten && !never {
-            let stored = (0..count).filter(|page| is_stored(*page, self.stored_percent)).collect();
-            let again: Vec<usize> = shuffled(stored).into_iter().step_by(2).collect();
-            for (number, page) in again.into_iter().enumerate() {
-                look(number)?;
-                pages.fill(((owner * count + page) * (base / PAGE_BYTES) + 1) as u64, &mut content);
-                region.write_at(page * base, &content).expect("written");
-                region.page_out(page * base, base)?;
-            }
-        }
-        Ok(region)
+        Ok(())
     }
 }
 
