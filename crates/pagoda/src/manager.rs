@@ -355,8 +355,8 @@ impl Manager {
     }
 
     /// Returns when everything of closed regions is freed: frames, stored pages and tables. Frees
-    /// that itself which no worker has begun. Also waits for regions that are closed meanwhile. Blocks as long as that takes.
-    /// Does nothing in a forked child.
+    /// that itself which no worker has begun. Also waits for regions that are closed meanwhile.
+    /// Blocks as long as that takes. Does nothing in a forked child.
     pub fn flush_releases(&self) {
         if let Ok(engine) = self.shared.engine() {
             engine.flush_releases();
