@@ -100,6 +100,7 @@ impl Layout {
             median_of(&pairs, |(of, never)| of.close_p50_ms() - never.close_p50_ms())
         };
         let extra_of_one = extra(one).filter(|ms| *ms > 0.0);
+        let in_close = |of: &[Outcome]| median_of(of, |outcome| outcome.in_close_ms);
         let policy = |of: &[Outcome]| {
             let share = |outcome: &Outcome| {
                 100.0 * outcome.queued as f64 / (outcome.queued + outcome.inline).max(1) as f64
@@ -110,6 +111,8 @@ impl Layout {
                 // Where one at a time costs nothing extra there is no ratio.
                 "extra_vs_one": extra(of).zip(extra_of_one).map(|(of, one)| round(of / one)),
                 "close_ms": middle_of(of, Outcome::close_p50_ms),
+                "in_close_ms": middle_of(of, |outcome| outcome.in_close_ms),
+                "in_close_vs_one": in_close(of).zip(in_close(one)).map(|(of, one)| round(of / one)),
                 "stored_back_ms": middle_of(of, |outcome| outcome.stored_back_ms),
             })
         };

@@ -65,7 +65,7 @@ Keys of the JSON, medians of the rounds, with the least and the greatest in …_
   layouts.ORDER.BASE.POLICY   one owner that closes alone, by how it was stored: in_order, shuffled, or in order and rewritten, half of it
                               at random; in base pages of 4K and 64K; by background, spans and one-at-a-time: queued_percent of the pages,
                               inline, close_ms, stored_back_ms, and extra_vs_one, the close beyond that of never_stored over the like
-                              of one-at-a-time
+                              of one-at-a-time; in_close_ms and in_close_vs_one, the processor time of the closing thread alone
   longest_fault_wait_beside_munmap_us, longest_fault_wait_alone_us  the longest first touch of another thread under pagoda run while most
                               of a large range that is unmapped is stored, which takes munmap_ms, and with nothing beside it
   exit_spilled_ms             the exit of that program with as much stored, until pagoda run has ended, too

@@ -34,10 +34,11 @@ work {starter_work_ms:1s}; never swapped: gone {kill_never_swapped_ms:1s}";
 const UNMAPPING: &str = "under pagoda run a munmap of {munmap_ms:1s} ms: longest fault of another thread \
 {longest_fault_wait_beside_munmap_us:0s} us, alone {longest_fault_wait_alone_us:0s} us; exit {exit_spilled_ms:1s} ms";
 
-const LAYOUT: [Column; 5] = [
+const LAYOUT: [Column; 6] = [
     ("queued %", "{queued_percent:1}"),
     ("inline", "{inline}"),
     ("extra of one", "{extra_vs_one:2}"),
+    ("in close of one", "{in_close_vs_one:2}"),
     ("close ms", "{close_ms:2s}"),
     ("stored back", "{stored_back_ms:1s}"),
 ];
