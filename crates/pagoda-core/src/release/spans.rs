@@ -214,10 +214,11 @@ impl<T: Clone> Spans<T> {
     pub fn is_idle(&self) -> bool {
         self.items.is_empty()
     }
-    /// Whether any owner has frames in entries that no thread walks.
+    /// Whether any owner has frames that a thread could take, or that one is taking now.
     #[must_use]
     pub fn has_frames(&self) -> bool {
-        self.next(Sweep::Frames, Wants::Frames).is_some()
+        let has = |item: &Item<T>| !item.rest.is_empty() || item.in_hands > 0;
+        self.items.iter().any(|item| item.sweep == Sweep::Frames && !item.is_again && has(item))
     }
     /// The pieces that were walked so far: it grows as long as any thread gets on.
     #[must_use]
@@ -274,6 +275,7 @@ mod tests {
         assert!(spans.take(Taker::Worker, Wants::All, 0).is_none());
         assert_eq!(spans.done(Taker::Worker, &first, None, 0), Outcome::Going);
         assert!(spans.take(Taker::Worker, Wants::All, 0).is_none(), "the helper has the rest");
+        assert!(spans.has_frames(), "which are worth waiting for");
         assert_eq!(spans.done(Taker::Helper, &second, None, 0), Outcome::FramesBack);
         assert_eq!(spans.take(Taker::Worker, Wants::All, 0).expect("a piece").sweep, Sweep::Stored);
     }

@@ -232,11 +232,26 @@ impl Engine {
         false
     }
 
-    /// Takes frames of closed owners back, a piece of entries at a time. False if there are none.
+    /// Takes frames of closed owners back, a piece of entries at a time, or waits for a moment for
+    /// those that others are taking. False if that changed nothing.
     pub(crate) fn take_closed_frames(&self) -> bool {
-        if !self.closed.has_frames.load(Ordering::Acquire)
-            || self.walk_piece(Taker::Helper, Wants::Frames, &mut cpu_ns()).is_none()
-        {
+        let has_frames = || self.closed.has_frames.load(Ordering::Acquire);
+        if !has_frames() {
+            return false;
+        }
+        let before = self.closed.queue.lock().walked();
+        let took = (0..IN_HAND_LOOKS).any(|_| {
+            if self.walk_piece(Taker::Helper, Wants::Frames, &mut cpu_ns()).is_some()
+                || self.closed.queue.lock().walked() > before
+            {
+                return true;
+            }
+            if has_frames() {
+                sleep_us(BUSY_US);
+            }
+            false
+        });
+        if !took {
             return false;
         }
         // The kernel counts a process, and has counted these frames as gone already.
