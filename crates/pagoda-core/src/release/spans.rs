@@ -14,7 +14,7 @@
 //! Bounds: [`OWNERS_MOST`] owners, for all of which there is memory from the start, so that a fault
 //! that helps allocates nothing. Beyond, or while the worker is *stalled*, the owner that closes
 //! walks its entries itself. The worker is stalled if it has work and made no progress for
-//! [`STALL_US`](super::queue::STALL_US); it is trusted again once it makes some. This module must
+//! [`STALL_US`]; it is trusted again once it makes some. This module must
 //! never look at an entry, free anything, know a lock, or read a clock.
 
 use std::collections::VecDeque;

@@ -19,7 +19,7 @@ use crate::measure::turns::turns;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// By address.
-    InOrder,
+    ByAddress,
     /// At random.
     Shuffled,
     /// By address, and then half of them are written again, at random, and stored anew.
@@ -27,12 +27,12 @@ pub enum Order {
 }
 
 impl Order {
-    pub const ALL: [Self; 3] = [Self::InOrder, Self::Shuffled, Self::Rewritten];
+    pub const ALL: [Self; 3] = [Self::ByAddress, Self::Shuffled, Self::Rewritten];
 
     /// Its key in figures.
     pub fn name(self) -> &'static str {
         match self {
-            Self::InOrder => "in_order",
+            Self::ByAddress => "in_order",
             Self::Shuffled => "shuffled",
             Self::Rewritten => "rewritten",
         }

@@ -150,7 +150,7 @@ pub fn run(args: &ReleaseArgs) -> anyhow::Result<ExitCode> {
     let aging_rounds = rounds.min(AGING_ROUNDS);
     let layout_rounds = rounds.min(layouts::ROUNDS);
     let together =
-        Trial { owners, owner, base, stored_percent: STORED_PERCENT, order: Order::InOrder, starter: true };
+        Trial { owners, owner, base, stored_percent: STORED_PERCENT, order: Order::ByAddress, starter: true };
     let runs = (rounds + 1) * (kinds().len() + How::ALL.len() + 1)
         + (aging_rounds + 1) * AGING_PERCENT.len() * ReleasePolicy::ALL.len()
         + layouts::trials(layout_rounds)

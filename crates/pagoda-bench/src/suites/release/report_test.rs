@@ -58,7 +58,7 @@ fn report(kernel: bool) -> Value {
         owner: Bytes::mib(32),
         base: BasePage::K64,
         stored_percent: STORED_PERCENT,
-        order: Order::InOrder,
+        order: Order::ByAddress,
         starter: true,
     };
     let [one, runs, background, workers, spans] = ReleasePolicy::ALL.map(Kind::Policy);

@@ -220,7 +220,7 @@ impl Trial {
                 region.page_out(page * base, base)?;
             }
         }
-        if self.order != Order::InOrder {
+        if self.order != Order::ByAddress {
             // A page that was moved in just then may have been busy.
             self.let_go(&region, never, cancel)?;
         }
