@@ -52,13 +52,25 @@ fn the_bench_has_its_keys_and_counts_every_stored_page_once() {
     let (none, all) = released("one-at-a-time");
     assert!(none == 0.0 && all > 0.0, "{report}");
     assert_eq!(released("runs"), (0.0, all));
-    for policy in ["background", "workers"] {
+    for policy in ["background", "workers", "spans"] {
         let (queued, inline) = released(policy);
         assert_eq!(queued + inline, all, "{policy}");
     }
+    assert_eq!(released("spans"), (all, 0.0));
+    for layout in ["in_order", "shuffled", "rewritten"] {
+        for base in ["4K", "64K"] {
+            for policy in ["background", "spans"] {
+                let of = |key: &str| number(&format!("/layouts/{layout}/{base}/{policy}/{key}"));
+                assert_eq!((of("queued_percent"), of("inline")), (100.0, 0.0), "{layout} {base} {policy}");
+            }
+        }
+    }
+    if !report["exit_spilled_ms"].is_null() {
+        assert!(number("/longest_fault_wait_beside_munmap_us") > 0.0 && number("/munmap_ms") > 0.0);
+    }
     // The cost of closing is compared with owners of the same resident memory and nothing stored.
     let never = number("/never_stored/resident_bytes");
-    for policy in ["one-at-a-time", "runs", "background", "workers"] {
+    for policy in ["one-at-a-time", "runs", "background", "workers", "spans"] {
         let resident = number(&format!("/policies/{policy}/resident_bytes"));
         assert!(never > 0.0 && (never - resident).abs() <= never / 50.0, "{policy}: {resident}, not {never}");
     }

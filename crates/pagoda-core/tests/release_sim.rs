@@ -8,7 +8,7 @@
 
 use pagoda_core::release::batch::{Batch, Run};
 use pagoda_core::release::gather::Gather;
-use pagoda_core::release::queue::{BATCHES, PIECE_ENTRIES, Piece, Queue, STALL_US, Taker};
+use pagoda_core::release::queue::{BATCHES_MOST, PIECE_ENTRIES, Piece, Queue, STALL_US, Taker};
 use pagoda_core::release::{LEAST_ENTRIES, WORKERS_MAX};
 
 struct Random(u64);
@@ -211,7 +211,7 @@ fn a_queue_takes_up_to_its_bound_and_a_stalled_one_takes_nothing() {
     let mut world = World::new(7, 1, u64::MAX);
     // Handles that are no neighbours take a word each.
     let mut gather = Gather::default();
-    let words = (BATCHES * pagoda_core::release::batch::BATCH_WORDS) as u64;
+    let words = (BATCHES_MOST * pagoda_core::release::batch::BATCH_WORDS) as u64;
     let taken =
         (0..words + 100).filter(|i| gather.push(2 * i, 1, |_| world.shards[0].spare())).count() as u64;
     assert_eq!((taken, gather.left()), (words, 100));

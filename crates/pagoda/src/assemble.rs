@@ -52,6 +52,8 @@ const REMOTE_EXPIRY: Duration = Duration::from_secs(120);
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Policies {
     pub(crate) release: ReleasePolicy,
+    /// Owners that have to close at once for `background` to hand anything over, less one.
+    pub(crate) release_gate_more: u32,
     pub(crate) clearing: Clearing,
     /// Faults are served in the thread that has them.
     pub(crate) in_thread: bool,
@@ -108,7 +110,7 @@ pub(crate) fn assemble(
         space,
         Zones::new(plan, config.zone_policy, handlers as usize),
         (huge, policies.clearing),
-        open_store(config, policies.release)?,
+        open_store(config, policies)?,
         counters,
         budget,
         base,
@@ -116,6 +118,7 @@ pub(crate) fn assemble(
         fork_events,
         stop_hook,
     );
+    engine.is_library = !serves_forks;
     engine.by_density = policies.by_density && (BasePage::K16..=BasePage::K64).contains(&base);
     engine.comes_whole = ahead;
     engine.around = Around::new(base, policies.fault_around);
@@ -201,7 +204,7 @@ fn bind_zones(space: &Space, plan: &[zones::Plan], huge: &HugePool) -> Result<()
     Ok(())
 }
 
-fn open_store(config: &Config, release: ReleasePolicy) -> Result<TieredStore, StartError> {
+fn open_store(config: &Config, policies: Policies) -> Result<TieredStore, StartError> {
     let file = (config.file_limit > Bytes::ZERO).then(|| FileConfig {
         directory: config.store_directory.clone(),
         limit: config.file_limit,
@@ -213,7 +216,11 @@ fn open_store(config: &Config, release: ReleasePolicy) -> Result<TieredStore, St
     let memory_limit = store_most(config.budget);
     let store = TieredStore::open(StoreConfig { base: config.base_page, memory_limit, file, remote });
     let queued = Bytes::new(QUEUED_BUDGETS * config.budget.get());
-    Ok(store.map_err(|error| store_error(&error))?.releasing_by(release, queued))
+    Ok(store.map_err(|error| store_error(&error))?.releasing_by(
+        policies.release,
+        queued,
+        1 + policies.release_gate_more,
+    ))
 }
 
 fn space_error(error: &io::Error) -> StartError {

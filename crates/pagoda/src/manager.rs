@@ -192,6 +192,7 @@ impl ManagerBuilder {
         let mut engine = assemble(&self.config, counters, owner, &adoption, self.policies, report_and_abort)?;
         engine.on_exhausted = self.on_exhausted;
         let engine = Arc::new(engine);
+        engine.begin_to_help();
         let registration = self.policies.in_thread.then(|| {
             Registration::new(Arc::new(InThread::new(Arc::clone(&engine))))
                 .map_err(|error| StartError::FaultSignal(Errno::from(&error)))
@@ -355,12 +356,12 @@ impl Manager {
         self.shared.engine()?.resize_zone(name, bytes)
     }
 
-    /// Returns when all stored pages of closed regions are freed. Frees those itself that no worker
-    /// has begun. Also waits for regions that are closed meanwhile. Blocks as long as that takes.
-    /// Does nothing in a forked child.
+    /// Returns when everything of closed regions is freed: frames, stored pages and tables. Frees
+    /// that itself which no worker has begun. Also waits for regions that are closed meanwhile.
+    /// Blocks as long as that takes. Does nothing in a forked child.
     pub fn flush_releases(&self) {
         if let Ok(engine) = self.shared.engine() {
-            engine.store.flush_releases();
+            engine.flush_releases();
         }
     }
 

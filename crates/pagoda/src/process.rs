@@ -89,7 +89,9 @@ impl ProcessEngine {
         engine.placement.turn_on();
         engine.wiped = Some(Mutex::new(WipedReader::new().map_err(proc_error)?));
         let custody = config.counters.as_deref().map(place::custody_of);
-        Ok(PreparedEngine { engine: Arc::new(engine), watcher, count, custody })
+        let engine = Arc::new(engine);
+        engine.begin_to_help();
+        Ok(PreparedEngine { engine, watcher, count, custody })
     }
 
     /// A thread is about to fork. May wait for as long as another thread's fork(2) takes.

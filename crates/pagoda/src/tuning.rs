@@ -17,6 +17,7 @@ pub struct Tuning {
     io_uring: bool,
     fault_around: bool,
     release: ReleasePolicy,
+    release_gate: u32,
     clear_order: Option<ClearOrder>,
     clear_ahead_percent: u32,
 }
@@ -29,6 +30,7 @@ impl Default for Tuning {
             io_uring: config.io_uring,
             fault_around: true,
             release: policies.release,
+            release_gate: 1 + policies.release_gate_more,
             clear_order: policies.clearing.order,
             clear_ahead_percent: policies.clearing.ahead_percent,
         }
@@ -67,10 +69,19 @@ impl Tuning {
         self
     }
     /// How the stored pages of a closed region are released; by default
-    /// [`ReleasePolicy::Background`].
+    /// [`ReleasePolicy::Spans`].
     #[must_use]
     pub fn release(mut self, policy: ReleasePolicy) -> Self {
         self.release = policy;
+        self
+    }
+    /// How many owners have to close at once, with stored pages, for
+    /// [`ReleasePolicy::Background`] to hand over what the last of them has; before that they free
+    /// their pages themselves. 1 by default, and for 0: each hands over. The published series has a
+    /// gate of 2. Other policies have none.
+    #[must_use]
+    pub fn release_gate(mut self, closers: u32) -> Self {
+        self.release_gate = closers.max(1);
         self
     }
     /// The order in which a huge frame that was used before is cleared within a fault. If it is not
@@ -97,6 +108,7 @@ impl Tuning {
     pub(crate) fn apply(self, config: &mut Config, policies: &mut Policies) {
         (config.zone_policy, config.io_uring) = (self.zone_policy, self.io_uring);
         (policies.fault_around, policies.release) = (self.fault_around, self.release);
+        policies.release_gate_more = self.release_gate - 1;
         policies.clearing.order = self.clear_order;
         policies.clearing.ahead_percent = self.clear_ahead_percent;
     }

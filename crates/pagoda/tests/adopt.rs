@@ -71,10 +71,10 @@ fn forgotten_memory_is_empty_and_never_comes_back() {
     let before = manager.stats();
     assert!(before.stored_bytes > (LEN / 2) as u64, "most of it is swapped out: {before:?}");
     region.forget().expect("forgotten");
+    manager.flush_releases();
     let after = manager.stats();
     assert_eq!((after.brought_back_bytes, after.faults_stored), (0, before.faults_stored));
     assert_eq!((after.resident_bytes, after.staged_bytes), (0, 0), "{after:?}");
-    manager.flush_releases();
     until("its stored pages are freed", || manager.stats().stored_bytes == 0);
     let held = |stats: Stats| stats.store_memory_bytes + stats.ready_bytes;
     until("what it holds is within the budget", || held(manager.stats()) <= BUDGET.get());

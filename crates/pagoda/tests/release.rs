@@ -13,7 +13,7 @@ use rustix::thread::{gettid, sched_getaffinity};
 const WHAT: &str = "closing under real-time load";
 const BASE: usize = 64 << 10;
 const PAGES: usize = 64;
-/// More than a queue has batches.
+/// More than a work item has batches.
 const OWNERS: usize = 40;
 /// The load ends after that also where closes wait for it, as they must not: they take no
 /// thousandth of it.
@@ -99,7 +99,6 @@ fn closes_return_while_real_time_threads_have_every_processor() {
     // of owners and entries.
     assert_eq!(events(&at_close), before, "no handler had anything to do");
     assert_eq!(at_close.resident_bytes, 0, "and all frames are back");
-    assert!(at_close.release_inline > 0, "nothing went inline: the worker ran, of {stored} stored");
     assert_eq!(
         at_close.release_queued + at_close.release_inline,
         stored,

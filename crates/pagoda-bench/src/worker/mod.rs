@@ -20,7 +20,7 @@ use crate::load::data::Pages;
 use crate::suites::base_page::redis;
 use crate::suites::clear::writer;
 use crate::suites::migrate::{destination, guest};
-use crate::suites::release::holder;
+use crate::suites::release::{holder, unmapping};
 use crate::suites::zones::kernel_mmap;
 pub use patterns::{Pattern, Phase};
 use patterns::{PatternArgs, patterns};
@@ -74,6 +74,8 @@ enum Work {
     AnonWriter(writer::WriterArgs),
     /// Fills memory and waits to be killed.
     Hold(holder::HolderArgs),
+    /// Fills memory, unmaps it beside faults, fills it again and exits.
+    Unmap(unmapping::UnmapperArgs),
     /// Receives one migration.
     MigrateDestination(destination::DestinationArgs),
     /// Reads a file by mmap, once.
@@ -138,6 +140,7 @@ pub fn run(args: &WorkerArgs) -> anyhow::Result<ExitCode> {
         Work::ThreadChurn { rounds } => println!("{}", serde_json::to_string(&churn::threads(*rounds)?)?),
         Work::AnonWriter(args) => println!("{}", serde_json::to_string(&writer::run(args)?)?),
         Work::Hold(args) => return holder::run(args),
+        Work::Unmap(args) => return unmapping::run(args),
         Work::MigrateDestination(args) => println!("{}", serde_json::to_string(&destination::run(args)?)?),
         Work::FileStream(args) => println!("{}", serde_json::to_string(&kernel_mmap::stream(args)?)?),
         Work::Qemu(args) => return Err(guest::become_qemu(args)),

@@ -2,7 +2,8 @@
 //!
 //! The caller walks the owner's page table and gives every handle to [`Gather::push`]. During that
 //! walk it must give frames back. It must hand over only after the walk, with [`Gather::finish`]:
-//! so no worker begins before the last frame is back. A rejected handle stays in the table, for a
+//! so no worker begins before the last frame is back. A gather takes as many work items as the
+//! queue has. A rejected handle stays in the table, for a
 //! second walk that frees inline.
 
 use super::batch::Batch;

@@ -18,6 +18,7 @@
 pub mod batch;
 pub mod gather;
 pub mod queue;
+pub mod spans;
 
 /// An owner with fewer entries frees them inline: that takes about as long as waking a worker.
 pub const LEAST_ENTRIES: u64 = 32;
@@ -30,12 +31,16 @@ pub enum ReleasePolicy {
     /// Runs of consecutive handles, by the closing thread: the gain of batches without a second
     /// thread.
     Runs,
-    /// Handed over to one worker: the mechanism as posted.
-    #[default]
+    /// Written to batches of words by the closing thread and handed over to one worker: the
+    /// mechanism as posted.
     Background,
     /// Handed over to several workers, each with its own queue. They share the store's lock, and
     /// measure no better than one.
     Workers,
+    /// The owner's table is handed over as it is, and one worker walks it: the closing thread does
+    /// not look at any entry.
+    #[default]
+    Spans,
 }
 
 /// The number of workers of [`ReleasePolicy::Workers`]. A second one makes progress while the first
@@ -44,7 +49,7 @@ pub const WORKERS_MAX: usize = 2;
 
 impl ReleasePolicy {
     /// All policies, the baseline first.
-    pub const ALL: [Self; 4] = [Self::OneAtATime, Self::Runs, Self::Background, Self::Workers];
+    pub const ALL: [Self; 5] = [Self::OneAtATime, Self::Runs, Self::Background, Self::Workers, Self::Spans];
 
     /// The policy's name in figures.
     #[must_use]
@@ -54,6 +59,7 @@ impl ReleasePolicy {
             Self::Runs => "runs",
             Self::Background => "background",
             Self::Workers => "workers",
+            Self::Spans => "spans",
         }
     }
 
@@ -62,7 +68,7 @@ impl ReleasePolicy {
     pub const fn workers(self) -> usize {
         match self {
             Self::OneAtATime | Self::Runs => 0,
-            Self::Background => 1,
+            Self::Background | Self::Spans => 1,
             Self::Workers => WORKERS_MAX,
         }
     }

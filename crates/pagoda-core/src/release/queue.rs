@@ -4,16 +4,24 @@
 //! scheduled holds one piece, not a batch. The rest stays available to any thread that needs the
 //! room or waits for the release.
 //!
-//! Bounds: [`BATCHES`] batches, all allocated at the start, and the number of entries given to
-//! [`Queue::new`]. When either bound is reached, entries are freed inline. A worker is *stalled* if
-//! it has work and made no progress for [`STALL_US`]. From then on the queue gives out no batches.
+//! A *work item* is [`BATCHES`] batches, as posted: when an owner has filled one, it begins the
+//! next. Bounds: [`WORK_ITEMS`] work items, the first allocated at the start, and the number of
+//! entries given to [`Queue::new`]. When either bound is reached, entries are freed inline. A
+//! worker is *stalled* if it has work and made no progress for [`STALL_US`]. From then on the queue
+//! gives out no batches.
 
 use std::collections::VecDeque;
 
 use super::batch::{Batch, Run};
 
-/// Batches of a queue: 10,200 words, 80 KiB.
+/// Batches of a work item: 10,200 words, 80 KiB.
 pub const BATCHES: usize = 20;
+
+/// Work items of a queue at most: 2.5 MiB of words, for 1.2 GiB in single base pages of 4 KiB.
+pub const WORK_ITEMS: usize = 32;
+
+/// Batches of a queue at most.
+pub const BATCHES_MOST: usize = WORK_ITEMS * BATCHES;
 
 /// Most entries of a piece: freeing them holds the store's lock for 30 microseconds.
 pub const PIECE_ENTRIES: u64 = 256;
@@ -56,8 +64,11 @@ impl<T> Piece<T> {
 /// Entries that were handed over and are not freed yet.
 #[derive(Debug)]
 pub struct Queue<T> {
-    /// Empty batches that are not being filled.
+    /// Empty batches that are not being filled. There is room for all that are made: a fault that
+    /// helps allocates nothing, and frees nothing.
     spare: Vec<Batch>,
+    /// Batches that are made.
+    made: usize,
     queued: VecDeque<(T, Batch)>,
     /// Entries that are queued or taken.
     entries: u64,
@@ -74,9 +85,12 @@ impl<T: Clone> Queue<T> {
     /// An empty queue for `entries_max` entries.
     #[must_use]
     pub fn new(entries_max: u64) -> Self {
+        let mut spare = Vec::with_capacity(BATCHES_MOST);
+        spare.extend((0..BATCHES).map(|_| Batch::default()));
         Self {
-            spare: (0..BATCHES).map(|_| Batch::default()).collect(),
-            queued: VecDeque::with_capacity(BATCHES),
+            spare,
+            made: BATCHES,
+            queued: VecDeque::with_capacity(BATCHES_MOST),
             entries: 0,
             entries_max,
             taken: 0,
@@ -99,7 +113,14 @@ impl<T: Clone> Queue<T> {
 
     /// An empty batch to fill. None: free inline.
     pub fn spare(&mut self) -> Option<Batch> {
-        if self.stalled { None } else { self.spare.pop() }
+        if self.stalled {
+            return None;
+        }
+        self.spare.pop().or_else(|| {
+            let may = self.made < BATCHES_MOST;
+            self.made += usize::from(may);
+            may.then(Batch::default)
+        })
     }
     /// Returns an empty batch to the queue.
     ///
@@ -143,6 +164,11 @@ impl<T: Clone> Queue<T> {
             let (_, batch) = self.queued.pop_front().expect("just looked at");
             self.spare.push(batch);
         }
+        // Beyond a work item they are memory that no owner accounts for.
+        if taker == Taker::Worker && self.spare.len() > BATCHES {
+            self.made -= self.spare.len() - BATCHES;
+            self.spare.truncate(BATCHES);
+        }
         self.taken += piece.entries();
         if taker == Taker::Worker {
             self.worker_has += piece.entries();
@@ -184,7 +210,7 @@ impl<T: Clone> Queue<T> {
         let queued: u64 = self.queued.iter().map(|(_, batch)| batch.entries()).sum();
         assert_eq!(queued + self.taken, self.entries, "every entry is queued or taken");
         assert!(self.worker_has <= self.taken && self.entries <= self.entries_max);
-        assert_eq!(self.spare.len() + self.queued.len() + open, BATCHES, "no batch is lost");
+        assert_eq!(self.spare.len() + self.queued.len() + open, self.made, "no batch is lost");
     }
 }
 

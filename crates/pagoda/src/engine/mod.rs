@@ -10,7 +10,7 @@
 //!    scan, mark)
 //! 2. an entry's busy bit; see `pagoda_core::page_entry` for why waiting for it with the gate held
 //!    exclusively is safe
-//! 3. the reclaim hand and queue
+//! 3. the reclaim hand and queue; the queue of closed owners, within which nothing is taken
 //! 4. the store's own locks: the spiller, then memory, or the leases and then extents; of the
 //!    remote store the writer, a reader or the keeper, and within it for a moment the routes; see
 //!    `store`
@@ -52,6 +52,7 @@ use crate::reclaim::passing::OnExhausted;
 use crate::state::announcements::Announcements;
 use crate::state::asked::Asked;
 use crate::state::clears::Clearing;
+use crate::state::closed::ClosedOwners;
 use crate::state::hand::Hand;
 use crate::state::helpers::Helpers;
 use crate::state::ledger::Ledger;
@@ -95,8 +96,12 @@ pub(crate) struct Engine {
     pub(crate) store: TieredStore,
     pub(crate) store_share: StoreShare,
     pub(crate) ledger: Ledger,
+    /// Owners that closed and whose entries are not walked yet.
+    pub(crate) closed: ClosedOwners,
     /// The owners of memory ranges, for releases.
     pub(crate) owners: Owners,
+    /// It manages regions of a library, by its own count, and not a whole process.
+    pub(crate) is_library: bool,
     /// The limits of regions.
     pub(crate) limits: Limits,
     /// First touches bring as much of a base page as is touched densely, in regions of our own.
@@ -214,7 +219,9 @@ impl Engine {
             publish_bell: Bell::default(),
             store,
             ledger: Ledger::new(budget.get()),
+            closed: ClosedOwners::default(),
             owners: Owners::new(Arc::clone(&counters)),
+            is_library: true,
             limits: Limits::none(),
             by_density: false,
             comes_whole: false,

@@ -78,7 +78,7 @@ pub(super) struct Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         let engine = self.shared.engine_of_maker();
-        self.memory.take().into_iter().for_each(|memory| engine.close(memory, &self.account));
+        self.memory.take().into_iter().for_each(|memory| engine.close(memory, &self.account, None));
         engine.note_all_clean(&self.file);
         engine.file_regions.fetch_sub(1, Ordering::AcqRel);
         engine.owners.leave(&self.account);

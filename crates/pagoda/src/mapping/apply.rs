@@ -116,6 +116,7 @@ impl Engine {
             Message::Fault { .. } => {}
             Message::Remove(range) => {
                 self.counters.add(Counter::EventsRemove, 1);
+                self.renew_discarded(table, range);
                 self.discard(table, range, scratch);
                 // Pages present in a part that the table does not have yet go soon: adoption must
                 // not take them for content. So the part is entered now, as empty.
@@ -134,8 +135,7 @@ impl Engine {
                     return;
                 }
                 for part in self.leave(table, range) {
-                    self.discard(table, part, scratch);
-                    table.cut(part);
+                    self.release_unmapped(table, part, scratch);
                 }
                 table.order.unmapped(range);
             }

@@ -66,6 +66,11 @@ impl Engine {
     /// Does one step towards a ready frame: stores the oldest staged page if enough is staged, else
     /// stages more.
     pub(crate) fn reclaim_step(&self, scratch: &mut Scratch) -> Step {
+        // Frames of closed owners go first. Those in the regions are the kernel's already, and only
+        // the count lags behind.
+        if self.take_closed_frames() {
+            return Step::Looking;
+        }
         // A frame that is ready and too large is room for small ones.
         let no_small = self.zones.ready_bytes(&self.space) == 0 && !self.has_room();
         if no_small && self.give_back_a_huge_frame() {

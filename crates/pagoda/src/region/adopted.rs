@@ -68,8 +68,9 @@ impl AdoptedRegion {
     /// that takes.
     pub fn close(self) {}
 
-    /// Gives up the content: nothing is swapped in. Returns when all frames are back; stored pages
-    /// follow in the background, as for a region that [closes](super::Region::close). The mapping
+    /// Gives up the content: nothing is swapped in. The memory is empty when this returns; frames
+    /// that were moved out of it and stored pages follow in the background, as for a region that
+    /// [closes](super::Region::close). The mapping
     /// stays its owner's, is not managed any more, and reads as zero. Content that is written
     /// meanwhile is lost or not.
     ///

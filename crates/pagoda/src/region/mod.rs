@@ -207,9 +207,12 @@ impl Region {
         self.managed.discard_bytes(self.memory(), offset, len)
     }
 
-    /// Frees the region and returns when all its frames are back. Its stored pages follow in the
-    /// background, and [`flush_releases`](crate::Manager::flush_releases) waits for that. Dropping
-    /// does the same.
+    /// Unmaps the region: its memory goes back to the kernel before this returns. Frames that were
+    /// moved out of it, its stored pages and its table follow in the background, and count as held
+    /// until then. A thread that needs room takes them before anything is evicted.
+    /// [`flush_releases`](crate::Manager::flush_releases) waits for all of it. Other policies of
+    /// [`Tuning::release`](crate::Tuning::release) take the frames back first. Dropping does the
+    /// same.
     pub fn close(self) {}
 }
 
@@ -233,7 +236,11 @@ impl Drop for Region {
         self.managed.end_arrival();
         engine.keep_huge_frames(self.managed.range);
         if let Memory::Own(memory) = std::mem::replace(&mut self.managed.memory, Memory::Gone) {
-            engine.close(memory, &self.managed.account);
+            #[cfg(feature = "image")]
+            let keeps = self.restored.iter().next().map(crate::restore::held::Restored::keeps);
+            #[cfg(not(feature = "image"))]
+            let keeps = None;
+            engine.close(memory, &self.managed.account, keeps);
         }
         engine.owners.leave(&self.managed.account);
         engine.look_after_releases();

@@ -1,5 +1,6 @@
 //! The parts of a restored region that live as long as it does: its open image, and its prefetch.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use super::prefetch::Prefetch;
@@ -12,6 +13,11 @@ pub(crate) struct Restored {
 }
 
 impl Restored {
+    /// The image: a page of the region that is busy may still be read from it.
+    pub(crate) fn keeps(&self) -> Arc<dyn Any + Send + Sync> {
+        Arc::clone(&self.open) as _
+    }
+
     /// Ends prefetching, and waits for that.
     pub(crate) fn end_prefetch(&mut self) {
         self.prefetch = None;

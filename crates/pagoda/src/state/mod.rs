@@ -6,6 +6,7 @@
 pub(crate) mod announcements;
 pub(crate) mod asked;
 pub(crate) mod clears;
+pub(crate) mod closed;
 pub(crate) mod hand;
 pub(crate) mod helpers;
 pub(crate) mod ledger;

@@ -17,6 +17,11 @@ impl Engine {
         self.in_regions_bytes() + self.ledger.staged_bytes() + frames + store
     }
 
+    /// The memory of all entries, with those of closed owners.
+    pub(crate) fn table_bytes(&self) -> u64 {
+        self.gate_shared().entries_bytes() + self.closed.table_bytes()
+    }
+
     /// The bytes in the regions: those that may be evicted, and those that are only followed.
     fn in_regions_bytes(&self) -> u64 {
         self.ledger.resident_bytes() + self.ledger.followed_bytes()
@@ -28,7 +33,7 @@ impl Engine {
         self.ledger.reconcile(held, self.store.usage().memory_committed_bytes.get());
         self.counters.set(Counter::AnonBytes, held);
         self.counters.raise(Counter::AnonPeakBytes, held);
-        self.counters.set(Counter::TableBytes, self.gate_shared().entries_bytes());
+        self.counters.set(Counter::TableBytes, self.table_bytes());
         self.publish_gauges();
     }
 
@@ -37,7 +42,8 @@ impl Engine {
     pub(crate) fn publish_gauges(&self) -> Bytes {
         // Read first: pages freed in between are missing from the stored ones then, and never
         // counted twice.
-        let queued = self.store.releases().queued_bytes();
+        let closed = self.closed.found() * self.store.page_bytes() as u64;
+        let queued = self.store.releases().queued_bytes() + closed;
         let usage = self.store.usage();
         let stored_bytes = usage.raw_bytes.get().saturating_sub(queued);
         let counters = &self.counters;

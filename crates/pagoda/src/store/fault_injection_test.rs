@@ -49,7 +49,7 @@ fn open(
     store.memory.faults = faults.clone();
     store.file.iter_mut().for_each(|file| file.faults = faults.clone());
     store.remote.iter_mut().for_each(|remote| remote.inject(&faults));
-    store.releasing_by(ReleasePolicy::Background, Bytes::mib(64))
+    store.releasing_by(ReleasePolicy::Background, Bytes::mib(64), 1)
 }
 
 /// Ends the process if its work hangs: no test waits for good.
@@ -83,7 +83,7 @@ fn with_worker<T>(store: &TieredStore, work: impl FnOnce() -> T) -> T {
     let quit = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let ends = EndsWith(&quit);
-        scope.spawn(|| store.release_queued(0, &quit));
+        scope.spawn(|| store.release_queued(0, &quit, |_| false));
         let done = work();
         drop(ends);
         done

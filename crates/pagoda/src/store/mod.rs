@@ -64,7 +64,7 @@ pub(crate) use handle::{IMAGE_PAGES_MOST, IMAGES_MOST};
 pub(crate) use images::{OpenImage, OpenImageError};
 pub(crate) use lease::{LENT_KEYS, Loan};
 pub(crate) use readahead::NEIGHBOURS_MOST;
-pub(crate) use release::Freed;
+pub(crate) use release::{Closer, Freed, ReleaseHelp};
 pub use remote::{AddressError, RemoteAddress, RemoteError, RemoteOpenError, forget};
 pub use scratch::Scratch;
 pub use tiered::TieredStore;

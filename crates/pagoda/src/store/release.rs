@@ -5,8 +5,8 @@
 //! spill, or to report the store as full. No queue's lock is ever held while pages are freed.
 
 use std::ops::AddAssign;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
 use pagoda_core::release::ReleasePolicy;
 use pagoda_core::release::batch::{Batch, Run};
@@ -37,6 +37,13 @@ struct Shard {
     bell: Bell,
 }
 
+/// Walks closed owners' tables, which the store does not know.
+pub(crate) trait ReleaseHelp: Send + Sync {
+    /// Walks a piece of them, or waits for a moment for other threads that do. False if that
+    /// changed nothing. The caller may hold an entry's busy bit, and no lock of the store.
+    fn help(&self) -> bool;
+}
+
 /// The release of closed owners' pages, and the queued ones.
 #[derive(Default)]
 pub(crate) struct Releases {
@@ -45,9 +52,34 @@ pub(crate) struct Releases {
     /// Entries in all queues: asking whether there is anything to do takes no lock.
     entries: AtomicU64,
     page_bytes: u64,
+    /// Owners that close with stored pages, and how many of them have to be at it for the policy
+    /// `background` to hand anything over.
+    closers: AtomicU32,
+    gate: u32,
+    /// For stored pages that only their owners' tables know.
+    help: OnceLock<Weak<dyn ReleaseHelp>>,
     /// The workers take nothing, as if they were not scheduled.
     #[cfg(test)]
     pub(crate) are_held: AtomicBool,
+}
+
+/// An owner that closes.
+pub(crate) struct Closer<'a> {
+    releases: &'a Releases,
+    opens_the_gate: bool,
+}
+
+impl Closer<'_> {
+    /// Whether enough owners closed at once when this one began.
+    pub(crate) fn opens_the_gate(&self) -> bool {
+        self.opens_the_gate
+    }
+}
+
+impl Drop for Closer<'_> {
+    fn drop(&mut self) {
+        self.releases.closers.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// The cost of freeing.
@@ -73,7 +105,7 @@ fn now_us() -> u64 {
 }
 
 impl Releases {
-    pub(super) fn new(policy: ReleasePolicy, queued_max: Bytes, page: usize) -> Self {
+    pub(super) fn new(policy: ReleasePolicy, queued_max: Bytes, page: usize, gate: u32) -> Self {
         let workers = policy.workers();
         let entries_max = queued_max.get() / page as u64 / workers.max(1) as u64;
         let shard = |_| Shard { queue: Lock::new(Queue::new(entries_max)), bell: Bell::default() };
@@ -83,11 +115,24 @@ impl Releases {
             shards,
             entries: AtomicU64::new(0),
             page_bytes: page as u64,
+            closers: AtomicU32::new(0),
+            gate,
+            help: OnceLock::new(),
             #[cfg(test)]
             are_held: AtomicBool::new(false),
         }
     }
 
+    /// From now on a thread without room asks `help` as well.
+    pub(crate) fn helped_by(&self, help: Weak<dyn ReleaseHelp>) {
+        // There is one engine.
+        let _ = self.help.set(help);
+    }
+    /// One more owner closes, as long as this is kept.
+    pub(crate) fn closer(&self) -> Closer<'_> {
+        let others = self.closers.fetch_add(1, Ordering::AcqRel);
+        Closer { releases: self, opens_the_gate: others + 1 >= self.gate }
+    }
     pub(crate) fn policy(&self) -> ReleasePolicy {
         self.policy
     }
@@ -231,12 +276,16 @@ impl TieredStore {
     }
 
     /// Frees queued pages until `quit` and nothing is left: the loop of a worker. It goes on with
-    /// the others' queues when its own is empty.
-    pub(crate) fn release_queued(&self, own: usize, quit: &AtomicBool) {
+    /// the others' queues when its own is empty. `walk` walks a piece of a closed owner's table, if
+    /// there is one, and keeps the processor time.
+    pub(crate) fn release_queued(&self, own: usize, quit: &AtomicBool, walk: impl Fn(&mut u64) -> bool) {
         loop {
             pagoda_linux::process::rights::follow();
             let mut cpu = cpu_ns();
-            while self.free_piece(own, Taker::Worker, &mut cpu) || self.free_others(own, &mut cpu) {}
+            while walk(&mut cpu)
+                || self.free_piece(own, Taker::Worker, &mut cpu)
+                || self.free_others(own, &mut cpu)
+            {}
             if quit.load(Ordering::Acquire) {
                 return;
             }
@@ -251,6 +300,9 @@ impl TieredStore {
     /// Frees a piece of the queued pages, or waits for a moment for pieces that others hold. False
     /// if that changed nothing.
     pub(crate) fn help_release(&self) -> bool {
+        if self.releases().help.get().and_then(Weak::upgrade).is_some_and(|help| help.help()) {
+            return true;
+        }
         let entries = || self.releases().entries.load(Ordering::Acquire);
         let before = entries();
         if before == 0 {

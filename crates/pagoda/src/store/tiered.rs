@@ -105,9 +105,9 @@ impl TieredStore {
     }
 
     /// The same store, which releases closed owners' pages by `policy`, with at most `queued_max`
-    /// uncompressed bytes queued.
-    pub(crate) fn releasing_by(mut self, policy: ReleasePolicy, queued_max: Bytes) -> Self {
-        self.releases = Releases::new(policy, queued_max, self.page);
+    /// uncompressed bytes queued. The policy `background` hands over once `gate` owners close.
+    pub(crate) fn releasing_by(mut self, policy: ReleasePolicy, queued_max: Bytes, gate: u32) -> Self {
+        self.releases = Releases::new(policy, queued_max, self.page, gate);
         self
     }
 

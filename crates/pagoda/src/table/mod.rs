@@ -213,6 +213,22 @@ impl Table {
         cut
     }
 
+    /// Gives `range`, whole entries of one span without a file, new entries that are all empty.
+    /// Returns the span with the old ones. None, and nothing has changed, without memory for new
+    /// ones, or if the span is filled by blocks: then the arrival of pages relies on the array.
+    pub(crate) fn renew(&mut self, range: PageRange) -> Option<Span> {
+        let filling = self.find(range.start())?.entries.filling();
+        if matches!(filling, Filling::Blocks(_)) {
+            return None;
+        }
+        let count = range.len().div_ceil(self.entry_bytes);
+        let entries = EntryArray::new(count, Weak::new(), filling.clone())?;
+        let old = self.cut(range).pop()?;
+        let fresh = Span { origin: range.start(), entries, ..old.part(range) };
+        self.spans.insert(range.start(), fresh);
+        Some(old)
+    }
+
     /// Puts a span that was cut at `from` back in at `to`, with everything it holds.
     pub(crate) fn put_moved(&mut self, span: Span, from: usize, to: usize) {
         let delta = to.wrapping_sub(from);

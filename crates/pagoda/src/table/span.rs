@@ -186,6 +186,11 @@ impl Span {
     pub(super) fn index_of(&self, address: usize, entry_bytes: usize) -> usize {
         address.wrapping_sub(self.origin) / entry_bytes
     }
+    /// The addresses of these entries, which all lie in the span.
+    pub(crate) fn of_entries(&self, entries: &Range<usize>, entry_bytes: usize) -> PageRange {
+        let start = self.origin.wrapping_add(entries.start * entry_bytes);
+        PageRange::at(start, entries.len() * entry_bytes)
+    }
     /// The numbers of the entries that `range`, which lies in the span, touches.
     pub(crate) fn indices(&self, range: PageRange, entry_bytes: usize) -> Range<usize> {
         self.index_of(range.start(), entry_bytes)..self.index_of(range.end() - 1, entry_bytes) + 1

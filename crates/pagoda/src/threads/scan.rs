@@ -138,7 +138,7 @@ impl Engine {
         // Memory that is neither the program's nor holds its content.
         let own = self.ledger.held_bytes().saturating_sub(self.managed_frames_bytes() + unmanaged);
         self.counters.set(Counter::OwnBytes, own);
-        self.counters.set(Counter::TableBytes, self.gate_shared().entries_bytes());
+        self.counters.set(Counter::TableBytes, self.table_bytes());
     }
 
     fn look_at_mapping(

@@ -10,12 +10,14 @@
 
 pub mod holder;
 mod killed;
+mod layouts;
 mod quiet;
 mod report;
 mod starter;
 mod store;
 pub mod table;
 mod trial;
+pub mod unmapping;
 
 use std::process::ExitCode;
 
@@ -31,9 +33,11 @@ use crate::measure::turns::turns;
 use crate::report::json;
 use crate::suites::budget::noted;
 use killed::{How, Killed, Killing};
+use layouts::{Layouts, Order};
 use quiet::Quiet;
 use store::Stored;
 use trial::{Kind, Outcome, Trial};
+use unmapping::Unmapping;
 
 /// The swapped-out part of a background process after 0, 1, 5, 10 and 15 minutes, in percent. The
 /// series measured 30.87, 57.03, 63.97, 64.69 and 64.72.
@@ -50,26 +54,35 @@ const STORE_LEAST: Bytes = Bytes::mib(64);
 const KEYS: &str = "\
 Keys of the JSON, medians of the rounds, with the least and the greatest in …_least and …_most; a side that could not run is null, and its
 …_reason says why:
-  policies.POLICY             one-at-a-time, runs, background, workers; owners that close at the same time: close_ms_p50 and
+  policies.POLICY             one-at-a-time, runs, background, workers, spans; owners that close at the same time: close_ms_p50 and
                               close_ms_p99, extra_ms over owners that stored nothing, by round,
                               frames_back_ms, stored_back_ms, starter_start_ms and starter_work_ms of the starter meanwhile, cpu_ms,
                               in_close_ms, lock_wait_ms, locks, peak_queued_bytes; queued, inline and early: pages by the way of their release;
                               resident_bytes that the owners had in memory when they were told to close
   never_stored, starter_alone  owners that stored nothing, with the same resident_bytes; the starter alone: start_ms,
                               work_ms
+  processors                  those that the starter and the closing threads had together
+  layouts.ORDER.BASE.POLICY   one owner that closes alone, by how it was stored: in_order, shuffled, or in order and rewritten, half of it
+                              at random; in base pages of 4K and 64K; by background, spans and one-at-a-time: queued_percent of the pages,
+                              inline, close_ms, stored_back_ms, and extra_vs_one, the close beyond that of never_stored over the like
+                              of one-at-a-time; in_close_ms and in_close_vs_one, the processor time of the closing thread alone
+  longest_fault_wait_beside_munmap_us, longest_fault_wait_alone_us  the longest first touch of another thread under pagoda run while most
+                              of a large range that is unmapped is stored, which takes munmap_ms, and with nothing beside it
+  exit_spilled_ms             the exit of that program with as much stored, until pagoda run has ended, too
   aging                       close_ms of one owner alone, by how much of it is stored: stored_percent
   kernel_zram                 processes that are killed with as much in zram: kill_ms, back_ms, kill_never_swapped_ms, and the starter
   run_kill9_ms                programs under pagoda run that are killed, run_kill9_stored_percent of them stored
   ratios                      each over its like one-at-a-time, the median of the rounds in each of which both ran:
-                              starter_background_vs_one, starter_workers_vs_one of the starter's start and work, and apart
+                              starter_background_vs_one, starter_workers_vs_one, starter_spans_vs_one of the starter's start and work, and apart
                               starter_start_background_vs_one, starter_work_background_vs_one, starter_start_workers_vs_one,
-                              starter_work_workers_vs_one; of in_close_ms in_close_background_vs_one, in_close_workers_vs_one; of
-                              cpu_ms cpu_runs_vs_one, cpu_background_vs_one, cpu_workers_vs_one; of stored_back_ms
-                              stored_back_background_vs_one, stored_back_workers_vs_one. So, too, over others:
-                              close_background_vs_never_stored, close_workers_vs_never_stored; starter_one_vs_alone;
+                              starter_work_workers_vs_one, starter_start_spans_vs_one, starter_work_spans_vs_one; of in_close_ms
+                              in_close_background_vs_one, in_close_workers_vs_one, in_close_spans_vs_one; of
+                              cpu_ms cpu_runs_vs_one, cpu_background_vs_one, cpu_workers_vs_one, cpu_spans_vs_one; of stored_back_ms
+                              stored_back_background_vs_one, stored_back_workers_vs_one, stored_back_spans_vs_one. So, too, over others:
+                              close_background_vs_never_stored, close_workers_vs_never_stored, close_spans_vs_never_stored; starter_one_vs_alone;
                               close_vs_kernel_zram, in the background over a killed process; kernel_zram_vs_never_swapped. Of the
                               medians, because extra_ms may be nothing in a round: extra_background_vs_one,
-                              extra_workers_vs_one of extra_ms
+                              extra_workers_vs_one, extra_spans_vs_one of extra_ms
   store                       compress_gib_s, compress_cpu_gib_s, fetch_us of a page until all of it is back and fetch_first_us until
                               its first part is, served in the thread fetch_in_thread_us and fetch_first_in_thread_us, each with p50,
                               p99 and p999; waste_percent
@@ -117,6 +130,10 @@ struct Rounds {
     kills: [Kills; How::ALL.len()],
     stored: Vec<Stored>,
     aging: Aged,
+    layouts: Layouts,
+    unmapping: Vec<Unmapping>,
+    /// The reason why that could not run.
+    unmapping_reason: Option<String>,
     quiet: Quiet,
 }
 
@@ -131,9 +148,13 @@ pub fn run(args: &ReleaseArgs) -> anyhow::Result<ExitCode> {
     let base = args.base_page.unwrap_or(BasePage::K4);
     let rounds = args.rounds.map_or(if args.quick { 1 } else { 6 }, usize::from);
     let aging_rounds = rounds.min(AGING_ROUNDS);
-    let together = Trial { owners, owner, base, stored_percent: STORED_PERCENT, starter: true };
+    let layout_rounds = rounds.min(layouts::ROUNDS);
+    let together =
+        Trial { owners, owner, base, stored_percent: STORED_PERCENT, order: Order::ByAddress, starter: true };
     let runs = (rounds + 1) * (kinds().len() + How::ALL.len() + 1)
-        + (aging_rounds + 1) * AGING_PERCENT.len() * ReleasePolicy::ALL.len();
+        + (aging_rounds + 1) * AGING_PERCENT.len() * ReleasePolicy::ALL.len()
+        + layouts::trials(layout_rounds)
+        + rounds;
     let bench = Bench {
         together,
         program: command::this_program()?,
@@ -145,12 +166,24 @@ pub fn run(args: &ReleaseArgs) -> anyhow::Result<ExitCode> {
         kills: std::array::from_fn(|_| Kills::default()),
         stored: Vec::new(),
         aging: Vec::new(),
+        layouts: Layouts::default(),
+        unmapping: Vec::new(),
+        unmapping_reason: None,
         quiet: Quiet::begin(),
     };
     for round in 0..=rounds {
         bench.round(round, &mut measured)?;
     }
     measured.aging = bench.aging(aging_rounds)?;
+    bench.progress.set_message("layouts");
+    let tick = || bench.progress.inc(1);
+    measured.layouts = Layouts::measure(together, layout_rounds, &bench.cancel, tick)?;
+    bench.progress.set_message("unmapping");
+    for _ in 0..rounds {
+        let unmapping = unmapping::measure(&bench.program, owner, STORED_PERCENT, &bench.cancel);
+        measured.unmapping.extend(noted(unmapping, &mut measured.unmapping_reason)?);
+        bench.progress.inc(1);
+    }
     bench.progress.finish_and_clear();
     measured.quiet = measured.quiet.end();
     let report = json::report("release", args.quick, measured.figures(together, rounds));

@@ -5,12 +5,13 @@
 
 use std::collections::BTreeMap;
 
-use pagoda::ReleasePolicy::{self, Background, OneAtATime, Runs, Workers};
+use pagoda::ReleasePolicy::{self, Background, OneAtATime, Runs, Spans, Workers};
 use serde_json::{Value, json};
 
 use super::killed::{How, Killed};
 use super::store::Stored;
 use super::trial::{Kind, Outcome, Trial};
+use super::unmapping::Unmapping;
 use super::{AGING_PERCENT, Kills, Rounds};
 use crate::measure::histogram::Percentiles;
 use crate::measure::stats::{Measured, median, median_of, middle, middle_of, round};
@@ -152,7 +153,7 @@ impl Rounds {
             ("cpu", cpu),
             ("stored_back", |outcome| outcome.stored_back_ms),
         ];
-        for policy in [Background, Workers] {
+        for policy in [Background, Workers, Spans] {
             let (name, outcomes) = (policy.name(), self.of(Kind::Policy(policy)));
             let close = over(outcomes, never, |of, never| of.close_p50_ms() / never.close_p50_ms());
             ratios[format!("close_{name}_vs_never_stored")] = json!(close);
@@ -175,6 +176,8 @@ impl Rounds {
         let aged: BTreeMap<_, _> =
             self.aging.iter().map(|(policy, times)| (policy.name(), aged(times))).collect();
         let [zram, never_swapped, run] = &self.kills;
+        let unmapping = |of: fn(&Unmapping) -> f64| middle_of(&self.unmapping, of);
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let mut figures = json!({
             "owners": trial.owners,
             "owner_bytes": trial.owner.get(),
@@ -188,6 +191,12 @@ impl Rounds {
                 "start_ms": middle_of(alone, |outcome| outcome.starter_start_ms),
                 "work_ms": middle_of(alone, |outcome| outcome.starter_work_ms),
             },
+            "processors": processors,
+            "layouts": self.layouts.figures(),
+            "longest_fault_wait_beside_munmap_us": unmapping(|of| of.longest_beside_us),
+            "longest_fault_wait_alone_us": unmapping(|of| of.longest_alone_us),
+            "munmap_ms": unmapping(|of| of.unmapped_ms),
+            "exit_spilled_ms": unmapping(|of| of.exit_ms),
             "kernel_zram": kernel_zram(&zram.killed, &never_swapped.killed),
             "run_kill9_ms": gone_ms(&run.killed),
             "run_kill9_stored_percent": stored_percent(&run.killed),
@@ -196,9 +205,12 @@ impl Rounds {
             "quiet": self.quiet,
         });
         let reason = |kills: [&Kills; 2]| kills.into_iter().find_map(|kills| kills.reason.clone());
-        for (key, reason) in
-            [("kernel_zram_reason", reason([zram, never_swapped])), ("run_kill9_reason", reason([run; 2]))]
-        {
+        let reasons = [
+            ("kernel_zram_reason", reason([zram, never_swapped])),
+            ("run_kill9_reason", reason([run; 2])),
+            ("exit_spilled_reason", self.unmapping_reason.clone()),
+        ];
+        for (key, reason) in reasons {
             if let Some(reason) = reason {
                 figures[key] = reason.into();
             }

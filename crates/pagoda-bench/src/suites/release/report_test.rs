@@ -4,6 +4,7 @@
 use super::*;
 use crate::report::json;
 use crate::report::keys::expect_told;
+use crate::suites::release::layouts::{Layouts, Order};
 use crate::suites::release::quiet::Quiet;
 use crate::suites::release::{KEYS, STORED_PERCENT, table};
 use pagoda_core::page::BasePage;
@@ -57,14 +58,16 @@ fn report(kernel: bool) -> Value {
         owner: Bytes::mib(32),
         base: BasePage::K64,
         stored_percent: STORED_PERCENT,
+        order: Order::ByAddress,
         starter: true,
     };
-    let [one, runs, background, workers] = ReleasePolicy::ALL.map(Kind::Policy);
+    let [one, runs, background, workers, spans] = ReleasePolicy::ALL.map(Kind::Policy);
     let outcomes = vec![
         (one, vec![outcome(20.0, 40.0)]),
         (runs, vec![outcome(18.0, 40.0)]),
         (background, vec![outcome(11.0, 30.0)]),
         (workers, vec![outcome(10.5, 20.0)]),
+        (spans, vec![outcome(10.0, 20.0)]),
         (Kind::NeverStored, vec![outcome(10.0, 20.0)]),
         (Kind::StarterAlone, vec![outcome(0.0, 20.0)]),
     ];
@@ -77,7 +80,18 @@ fn report(kernel: bool) -> Value {
         [not("not root"), Kills::default(), not("no userfaultfd")]
     };
     let quiet = Quiet::begin().end();
-    let measured = Rounds { outcomes, kills, stored: vec![stored()], aging: aging.to_vec(), quiet };
+    let unmapping =
+        Unmapping { unmapped_ms: 1.0, longest_beside_us: 200.0, longest_alone_us: 100.0, exit_ms: 5.0 };
+    let measured = Rounds {
+        outcomes,
+        kills,
+        stored: vec![stored()],
+        aging: aging.to_vec(),
+        layouts: Layouts::canned(outcome),
+        unmapping: vec![unmapping],
+        unmapping_reason: None,
+        quiet,
+    };
     json::report("release", true, measured.figures(trial, 1))
 }
 
@@ -95,6 +109,11 @@ fn json_has_the_documented_keys_and_ratios() {
         ("aging/close_ms/runs_least/0", 1.0),
         ("aging/close_ms/runs_most/0", 3.0),
         ("ratios/extra_background_vs_one", 0.1),
+        ("ratios/extra_spans_vs_one", 0.0),
+        ("layouts/shuffled/4K/spans/extra_vs_one", 0.1),
+        ("layouts/rewritten/64K/background/close_ms", 12.0),
+        ("longest_fault_wait_beside_munmap_us", 200.0),
+        ("exit_spilled_ms", 5.0),
         ("ratios/starter_background_vs_one", 0.75),
         ("ratios/starter_workers_vs_one_least", 0.5),
         ("ratios/starter_work_background_vs_one_most", 0.75),

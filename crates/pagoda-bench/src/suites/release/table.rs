@@ -26,10 +26,22 @@ const ABOVE: &str = "{owners} owners of {owner_bytes:b} in base pages of {base_p
 median (least-greatest) of {rounds} rounds";
 
 const OTHERS: &str = "nothing stored: close {never_stored/close_ms_p50:1s}; starter alone: {starter_alone/start_ms:1s}, \
-work {starter_alone/work_ms:1s}";
+work {starter_alone/work_ms:1s}; all of them on {processors} processors";
 
 const ZRAM: &str = "killed with {stored_percent:1} % in zram: gone {kill_ms:1s}, all back {back_ms:1s}, starter {starter_start_ms:1s}, \
 work {starter_work_ms:1s}; never swapped: gone {kill_never_swapped_ms:1s}";
+
+const UNMAPPING: &str = "under pagoda run a munmap of {munmap_ms:1s} ms: longest fault of another thread \
+{longest_fault_wait_beside_munmap_us:0s} us, alone {longest_fault_wait_alone_us:0s} us; exit {exit_spilled_ms:1s} ms";
+
+const LAYOUT: [Column; 6] = [
+    ("queued %", "{queued_percent:1}"),
+    ("inline", "{inline}"),
+    ("extra of one", "{extra_vs_one:2}"),
+    ("in close of one", "{in_close_vs_one:2}"),
+    ("close ms", "{close_ms:2s}"),
+    ("stored back", "{stored_back_ms:1s}"),
+];
 
 const STORE: &str = "store: compresses {compress_gib_s:2} GiB/s ({compress_cpu_gib_s:2} by processor time), fetches 64 KiB in \
 {fetch_us/p50:1} / {fetch_us/p99:1} us (p50 / p99), in thread {fetch_in_thread_us/p50:1} / {fetch_in_thread_us/p99:1} us, \
@@ -58,7 +70,27 @@ pub fn table(report: &Value) -> String {
         Value::Null => "pagoda run did not run: {run_kill9_reason}",
         _ => "killed under pagoda run with {run_kill9_stored_percent:1} % stored: gone {run_kill9_ms:1s}",
     };
+    let layouts: Vec<_> = layouts(report).collect();
+    let layouts = text_table(["stored", "base page", "policy"], &LAYOUT, layouts);
+    let unmapping = match &report["exit_spilled_ms"] {
+        Value::Null => fill("a program that unmaps did not run: {exit_spilled_reason}", report),
+        _ => fill(UNMAPPING, report),
+    };
     let [above, others, run] = [ABOVE, OTHERS, run].map(|line| fill(line, report));
     let (store, quiet) = (fill(STORE, &report["store"]), fill(QUIET, &report["quiet"]));
-    format!("\n{above}\n\n{table}\n\n{others}\n{zram}\n{run}\n\n{aging}\n\n{store}\n\n{quiet}\n")
+    format!(
+        "\n{above}\n\n{table}\n\n{others}\n{zram}\n{run}\n{unmapping}\n\n{aging}\n\n{layouts}\n\n{store}\n\n{quiet}\n"
+    )
+}
+
+/// The rows of the layouts: order, base page and policy, and their figures.
+fn layouts(report: &Value) -> impl Iterator<Item = ([String; 3], &Value)> {
+    ["in_order", "shuffled", "rewritten"].into_iter().flat_map(move |order| {
+        ["4K", "64K"].into_iter().flat_map(move |base| {
+            ["one-at-a-time", "background", "spans"].into_iter().filter_map(move |policy| {
+                let figures = report["layouts"].get(order)?.get(base)?.get(policy)?;
+                Some(([order, base, policy].map(str::to_owned), figures))
+            })
+        })
+    })
 }

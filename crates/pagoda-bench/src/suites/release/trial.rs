@@ -16,8 +16,9 @@ use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_linux::process::thread::now_ns;
 
+use super::layouts::Order;
 use super::starter::{start_and_work, warm_for};
-use crate::load::data::{PAGE_BYTES, Pages, mix};
+use crate::load::data::{PAGE_BYTES, Pages, Random, mix};
 use crate::measure::process::Cancel;
 use crate::measure::stats::median;
 
@@ -55,6 +56,8 @@ pub struct Trial {
     pub owner: Bytes,
     pub base: BasePage,
     pub stored_percent: f64,
+    /// The order in which the pages are stored.
+    pub order: Order,
     pub starter: bool,
 }
 
@@ -201,7 +204,33 @@ impl Trial {
             pages.fill(((owner * count + page) * (base / PAGE_BYTES)) as u64, &mut content);
             region.write_at(page * base, &content).expect("written");
         }
-        let mut at = 0;
+        let stored: Vec<usize> = (0..count).filter(|page| is_stored(*page, self.stored_percent)).collect();
+        if self.order == Order::Shuffled && !never {
+            for (number, page) in shuffled(stored.clone()).into_iter().enumerate() {
+                look(number)?;
+                region.page_out(page * base, base)?;
+            }
+        }
+        self.let_go(&region, never, cancel)?;
+        if self.order == Order::Rewritten && !never {
+            for (number, page) in shuffled(stored).into_iter().step_by(2).enumerate() {
+                look(number)?;
+                pages.fill(((owner * count + page) * (base / PAGE_BYTES) + 1) as u64, &mut content);
+                region.write_at(page * base, &content).expect("written");
+                region.page_out(page * base, base)?;
+            }
+        }
+        if self.order != Order::ByAddress {
+            // A page that was moved in just then may have been busy.
+            self.let_go(&region, never, cancel)?;
+        }
+        Ok(region)
+    }
+
+    /// Pages out by address all that is to be stored, or discards it if it is `never` to be.
+    fn let_go(self, region: &Region, never: bool, cancel: &Cancel) -> anyhow::Result<()> {
+        let base = self.base.bytes();
+        let (count, mut at) = (region.len() / base, 0);
         while at < count {
             cancel.check()?;
             let run = (at..count).take_while(|page| is_stored(*page, self.stored_percent)).count();
@@ -212,8 +241,17 @@ impl Trial {
             }
             at += run + 1;
         }
-        Ok(region)
+        Ok(())
     }
+}
+
+/// The pages in a random order, the same one each time.
+fn shuffled(mut pages: Vec<usize>) -> Vec<usize> {
+    let mut random = Random::new(1);
+    for at in (1..pages.len()).rev() {
+        pages.swap(at, random.below(at as u64 + 1) as usize);
+    }
+    pages
 }
 
 /// Closes an owner when all are told to. Returns the time in milliseconds.

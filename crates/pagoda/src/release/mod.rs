@@ -7,6 +7,8 @@
 //! workers hold neither gate nor entry: the handles that they free are in no entry any more. This
 //! module must never free a handle that an entry still has.
 
+pub(crate) mod spans;
+
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,9 +22,10 @@ use pagoda_linux::mem::region_memory::RegionMemory;
 use pagoda_linux::process::thread::{cpu_ns, yield_now};
 
 use crate::engine::Engine;
+use crate::state::closed::Keeps;
 use crate::stats::account::Account;
 use crate::stats::counters::Counter;
-use crate::store::{Freed, Handle, Scratch};
+use crate::store::{Closer, Freed, Handle};
 
 /// One discard of a range.
 pub(crate) struct Closing<'a> {
@@ -34,10 +37,10 @@ pub(crate) struct Closing<'a> {
     /// Its owner, where that is known already: the range may be another's by now.
     account: Option<Arc<Account>>,
     /// Set once an owner has a stored page: most discards meet none.
-    open: Option<Open>,
+    open: Option<Open<'a>>,
 }
 
-struct Open {
+struct Open<'a> {
     account: Arc<Account>,
     /// The thread's processor time when the work began.
     cpu_ns: u64,
@@ -46,6 +49,8 @@ struct Open {
     freed: Freed,
     freed_at_frame: u64,
     how: How,
+    /// Counts this owner among those that close.
+    _closer: Closer<'a>,
 }
 
 /// The way in which a handle is freed.
@@ -60,20 +65,33 @@ impl<'a> Closing<'a> {
     pub(crate) fn new(engine: &'a Engine, range: PageRange) -> Self {
         Self { engine, range, granules: 0, account: None, open: None }
     }
-    fn of(engine: &'a Engine, range: PageRange, account: &Arc<Account>) -> Self {
+    pub(crate) fn of(engine: &'a Engine, range: PageRange, account: &Arc<Account>) -> Self {
         Self { account: Some(Arc::clone(account)), ..Self::new(engine, range) }
     }
 
-    fn open(&mut self) -> &mut Open {
+    fn open(&mut self) -> &mut Open<'a> {
         let (engine, range, known) = (self.engine, self.range, &mut self.account);
         self.open.get_or_insert_with(|| {
             let account = known.take().unwrap_or_else(|| engine.owners.at(range.start()));
-            let how = match engine.store.releases().policy() {
+            let releases = engine.store.releases();
+            let closer = releases.closer();
+            let how = match releases.policy() {
                 ReleasePolicy::OneAtATime => How::OneAtATime,
                 ReleasePolicy::Runs => How::Inline(Batch::default()),
-                ReleasePolicy::Background | ReleasePolicy::Workers => How::Gather(Gather::default()),
+                ReleasePolicy::Background if !closer.opens_the_gate() => How::Inline(Batch::default()),
+                // Of spans: parts of one, few entries, and a file's.
+                ReleasePolicy::Background | ReleasePolicy::Workers | ReleasePolicy::Spans => {
+                    How::Gather(Gather::default())
+                }
             };
-            Open { account, cpu_ns: cpu_ns(), freed: Freed::default(), freed_at_frame: 0, how }
+            Open {
+                account,
+                cpu_ns: cpu_ns(),
+                freed: Freed::default(),
+                freed_at_frame: 0,
+                how,
+                _closer: closer,
+            }
         })
     }
 
@@ -168,10 +186,11 @@ impl<'a> Closing<'a> {
 
 impl Engine {
     /// Closes an unused region, and unmaps it. The gate is held exclusively only while the region
-    /// leaves the table and the descriptor. Its entries are walked without the gate, by this
-    /// thread, so that no fault and no handler waits for it, nor it for a handler. It waits for the
-    /// gate, and for entries that are being moved just then.
-    pub(crate) fn close(&self, memory: RegionMemory, account: &Arc<Account>) {
+    /// leaves the table and the descriptor. Its entries are walked without the gate, by the worker
+    /// or this thread, so that no fault and no handler waits for it, nor it for a handler. It waits
+    /// for the gate and, unless the spans are handed over, for entries that are being moved.
+    /// `keeps` lives until all entries are walked.
+    pub(crate) fn close(&self, memory: RegionMemory, account: &Arc<Account>, keeps: Keeps) {
         let range = memory.range();
         let mut table = self.gate_exclusive();
         self.forget_owed(range);
@@ -186,12 +205,7 @@ impl Engine {
         drop(table);
         // No event comes of it any more, and these addresses may be another's from here on.
         drop(memory);
-        self.discard_of(
-            || spans.iter(),
-            range,
-            Closing::of(self, range, account),
-            &mut Scratch::new(self.base),
-        );
+        self.release_spans(&spans, range, account, keeps);
     }
 
     /// Ends the management of `range`, which stays mapped, and drops its content: it reads as zero
@@ -217,28 +231,32 @@ impl Engine {
         // Without the gate: where it is still registered this is an event, which a handler reads.
         let emptied = spans.iter().map(|span| self.space.empty(span.range()));
         let emptied = emptied.fold(Ok(()), io::Result::and);
-        self.discard_of(
-            || spans.iter(),
-            range,
-            Closing::of(self, range, account),
-            &mut Scratch::new(self.base),
-        );
+        self.release_spans(&spans, range, account, None);
         emptied
     }
 
     /// Frees queued pages until the engine ends: the loop of a worker.
     pub(crate) fn work_on_releases(&self, shard: usize) {
-        self.store.release_queued(shard, &self.quit_handlers);
+        self.store.release_queued(shard, &self.quit_handlers, |cpu| self.work_on_spans(cpu));
+        // An entry of a closed owner may be busy for another moment.
+        self.flush_spans();
     }
 
     /// Looks after the workers: the queue of a stalled one is freed here, and nothing is handed
     /// over to it any more. Holds nothing.
     pub(crate) fn look_after_releases(&self) {
+        self.look_after_spans();
         let stalled = self.store.releases().look();
         if stalled > 0 {
             self.counters.add(Counter::ReleaseStalls, stalled);
             while self.store.help_release() {}
         }
+    }
+
+    /// Returns when everything of closed owners is freed. The caller holds no entry.
+    pub(crate) fn flush_releases(&self) {
+        self.flush_spans();
+        self.store.flush_releases();
     }
 
     /// Checks at an engine's end, when no thread works on it any more, that everything that was
@@ -248,7 +266,8 @@ impl Engine {
     /// # Panics
     /// If it is not so.
     pub(crate) fn assert_released(&self) {
-        self.store.flush_releases();
+        self.flush_releases();
+        debug_assert!(self.are_spans_released());
         self.store.releases().assert_whole();
         let [queued, inline, freed] = [Counter::ReleaseQueued, Counter::ReleaseInline, Counter::ReleaseFreed]
             .map(|of| self.counters.get(of));
@@ -263,5 +282,4 @@ impl Engine {
 }
 
 #[cfg(test)]
-#[path = "release_test.rs"]
 mod tests;
