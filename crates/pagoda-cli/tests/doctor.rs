@@ -63,7 +63,7 @@ fn it_does_not_say_works_where_a_run_would_not_start() {
         assert_eq!(output.status.code(), Some(1), "{}", text(&output));
         assert!(text(&output).starts_with("pagoda run: does not work here: "), "{}", text(&output));
         let mut run = Command::new(env!("CARGO_BIN_EXE_pagoda"));
-        run.args(["run", "--memory", "64M", "true"]);
+        run.args(["run", "--memory", "64M", "--backend", "engine", "true"]);
         assert_eq!(with(run).status.code(), Some(125));
     }
 }
