@@ -60,7 +60,7 @@ pub enum DiscardError {
         missing: GuestAddress,
     },
     /// The kernel refused a part.
-    #[error("could not discard guest memory at {:#x}: {source}; what came before it was discarded", start.0)]
+    #[error("could not discard guest memory at {:#x}: {source}; everything before it was discarded", start.0)]
     Refused {
         /// Where the refused part begins.
         start: GuestAddress,

@@ -68,7 +68,7 @@ impl<B: Bitmap> ManagedMemory<B> {
         Ok(Self { regions: GuestRegionCollection::from_arc_regions(regions)? })
     }
 
-    /// The memory with one region more, as for hotplug. Clones that exist keep what they have.
+    /// The memory with one region more, as for hotplug. Clones that exist stay as they are.
     ///
     /// # Errors
     /// [`GuestError::Layout`].
@@ -106,7 +106,7 @@ impl<B: Bitmap> ManagedMemory<B> {
     /// Discards the whole pages of guest memory in `bytes` from `start` on: the answer to a
     /// balloon that inflates, and to free-page reporting. They read zero from now on and take
     /// neither memory nor room in the store. Parts of pages at both ends stay as they are. The
-    /// guest may run meanwhile; what it writes there at that moment may be lost or not.
+    /// guest may run meanwhile; its writes there at that moment may be lost or not.
     ///
     /// The bitmap of a region is not touched: a page that is discarded while the memory is sent to
     /// another host is the sender's to report.

@@ -89,14 +89,14 @@ unsafe impl MemoryCreator for ManagedMemories {
 /// One linear memory.
 struct ManagedLinear {
     region: Region,
-    /// How much of it Wasm may use.
+    /// The bytes of it that Wasm may use.
     bytes: usize,
     /// How much it may grow to.
     capacity: usize,
 }
 
 // SAFETY: `as_ptr` is the region's first byte, which never moves and is valid for `byte_size` bytes
-// as long as this value owns the region. `byte_size` is never more than what is open, since
+// as long as this value owns the region. `byte_size` is never beyond the open part, since
 // `grow_to` opens first; growth is within the reserved addresses.
 unsafe impl LinearMemory for ManagedLinear {
     fn byte_size(&self) -> usize {

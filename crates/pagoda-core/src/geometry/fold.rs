@@ -50,7 +50,7 @@ impl fmt::Display for Unfit {
 impl std::error::Error for Unfit {}
 
 /// Makes one translation of a group of single entries that map one aligned run of frames with equal
-/// rights. Marks may differ. Returns the marks of the group, which all its entries have after.
+/// rights. Marks may differ. Returns the marks of the group, which all its entries have afterwards.
 ///
 /// An error has changed nothing.
 pub fn fold(format: &impl Format, group: &mut impl Group) -> Result<Marks, Unfit> {
@@ -64,8 +64,8 @@ pub fn fold(format: &impl Format, group: &mut impl Group) -> Result<Marks, Unfit
     Ok(rewrite(format, group, mapping, Reach::Group))
 }
 
-/// Makes single entries of a folded group. Returns its marks, which all its entries have after;
-/// none if the group is not folded, which changes nothing.
+/// Makes single entries of a folded group. Returns its marks, which all its entries have
+/// afterwards; none if the group is not folded, which changes nothing.
 ///
 /// An error has changed nothing: some entries are folded, and the group can't be read as one.
 pub fn unfold(format: &impl Format, group: &mut impl Group) -> Result<Option<Marks>, Malformed> {

@@ -67,7 +67,7 @@ fn no_interleaving_shows_two_translations_or_loses_a_mark() {
     assert!(states > 100_000, "only {states} states");
 }
 
-/// Checks the search: it must find what is wrong with each order that leaves something out.
+/// Checks the search: it must find the fault of each order that leaves a step out.
 #[test]
 fn every_wrong_fold_is_found() {
     let format = Short(Svnapot, FEW);

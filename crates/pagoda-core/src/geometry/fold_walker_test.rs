@@ -47,7 +47,7 @@ pub enum Action {
     WriteCached(usize),
 }
 
-/// A group in memory, what a TLB holds of it, and what was done to the frames.
+/// A group in memory, the translations of it in a TLB, and the accesses to the frames.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Hardware {
     pub entries: Vec<u64>,
@@ -233,7 +233,7 @@ pub fn explore<F: Format>(
     Ok(count)
 }
 
-/// Hardware between the steps of a protocol, by a list of what it does.
+/// Hardware between the steps of a protocol, by a list of its actions.
 pub struct Busy<'a, F> {
     format: &'a F,
     pub hardware: Hardware,
@@ -252,7 +252,7 @@ impl<'a, F: Format> Busy<'a, F> {
 }
 
 impl<F: Format> Busy<'_, F> {
-    /// Does what is due before this step. At the end of the protocol all that is left is due.
+    /// Does the actions that are due before this step. At the end of the protocol the rest is due.
     pub fn catch_up(&mut self, last: bool) {
         while last || self.wait == 0 {
             let Some(&(wait, action)) = self.actions.next() else { return };

@@ -2,7 +2,7 @@
  *
  * Its own code runs in machine mode, which translates nothing. Accesses of a test are made by the
  * probe, which runs translated, in user or supervisor mode, and comes back by ecall or a fault. This
- * program must never decide what is right: it only tells what happened.
+ * program must never judge a result: it only tells it.
  *
  * It answers once without a command, when it can take one.
  * A command is a letter and hexadecimal numbers in one line, the answer two numbers in one line:
@@ -14,7 +14,7 @@
  *   t MODE PROBE ADDRESS VALUE stores
  *   x MODE ADDRESS             jumps there
  *   q                          ends the machine
- * l, t and x answer the cause of the trap that ended the access, and what was loaded or mtval.
+ * l, t and x answer the cause of the trap that ended the access, and the loaded value or mtval.
  * PROBE is the address at which that mode sees the probe.
  */
 #include <stdint.h>

@@ -173,7 +173,7 @@ impl Machine {
         self.command('s', &[address, value]).1
     }
 
-    /// Invalidates what is cached of one address.
+    /// Invalidates the cached translations of one address.
     pub fn invalidate(&self, address: u64) {
         self.command('f', &[address]);
     }
@@ -249,7 +249,7 @@ pub struct Live<'a> {
     pub address: u64,
     /// The physical address of its entries.
     pub entries: u64,
-    /// What it may meet: the first pages of frames.
+    /// The first pages of the frames that it may meet.
     pub frames: Vec<u64>,
     pub steps: u64,
     /// The pages that were written since this was made, and the first pages of their frames.

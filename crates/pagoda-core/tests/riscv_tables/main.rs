@@ -230,16 +230,22 @@ fn a_write_between_two_steps_is_in_the_marks() {
     }
 }
 
-/// Without this the tests above could not tell whether anything was invalidated.
+/// Without this the tests above could not tell whether anything was invalidated. QEMU may drop a
+/// translation by itself, so one round in which it uses the old one is enough.
 #[test]
-fn the_machine_uses_what_it_cached_until_that_is_invalidated() {
+fn the_machine_uses_a_cached_translation_until_it_is_invalidated() {
     let mut tables = Tables::new();
     let entries = tables.map(PLACE, data(FRAMES[0], true), Reach::Group);
     let Some(machine) = Machine::start("cached", tables) else { return };
     FRAMES.iter().for_each(|&first| machine.fill(first));
-    assert_eq!(machine.frame(Mode::User, PLACE), Ok(FRAMES[0]));
-    machine.swap(entries, 0);
-    assert_eq!(machine.frame(Mode::User, PLACE), Ok(FRAMES[0]));
-    machine.invalidate(PLACE);
-    assert_eq!(machine.frame(Mode::User, PLACE), Err(Fault::Load));
+    let uses_the_old_one = |_| {
+        assert_eq!(machine.frame(Mode::User, PLACE), Ok(FRAMES[0]));
+        let entry = machine.swap(entries, 0);
+        let after = machine.frame(Mode::User, PLACE);
+        machine.invalidate(PLACE);
+        assert_eq!(machine.frame(Mode::User, PLACE), Err(Fault::Load));
+        machine.swap(entries, entry);
+        after == Ok(FRAMES[0])
+    };
+    assert!((0..10).any(uses_the_old_one), "it never cached a translation");
 }

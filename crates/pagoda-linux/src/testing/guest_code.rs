@@ -3,11 +3,11 @@
 //! It is 32-bit code for flat segments without paging, at any address, without a stack. Nothing
 //! here may ever run it: that is for a virtual machine.
 
-/// What a guest reports on its port when it has filled its memory.
+/// The report of a guest, on its port, when it has filled its memory.
 pub const FILLED: u8 = b'F';
-/// What it reports when all of it reads as it was written.
+/// The report when every word reads as it was written.
 pub const RIGHT: u8 = b'R';
-/// What it reports when a word is not; ECX has its address then.
+/// The report when a word does not; ECX has its address then.
 pub const WRONG: u8 = b'W';
 
 /// An odd number: no two addresses have the same word.
