@@ -49,7 +49,7 @@ use crate::c_library::{is_defined, is_glibc};
 use crate::config_text::ConfigText;
 use crate::current::{self, OWN_FAILURE};
 use crate::end;
-use crate::hooks::{fork, give_way, limits, mutexes, real, threads};
+use crate::hooks::{core_dump, fork, give_way, limits, mutexes, real, threads};
 
 /// The time between two looks at a process that grows: at 1 GiB/s it takes 2 MiB meanwhile.
 const LOOK_LEAST_US: u32 = 2_000;
@@ -129,6 +129,9 @@ extern "C" fn construct(_: c_int, _: *const Text, environment: *const Text) {
         limits::allow(config.budget);
     }
     current::join(tree);
+    if config.core {
+        core_dump::turn_on();
+    }
     // Both have to be done on a thread of the program, and the first before others are there: the
     // engine starts on a raw one.
     let _ = LAYOUT.set(ThreadLayout::of_current_thread());

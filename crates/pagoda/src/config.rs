@@ -77,6 +77,8 @@ pub struct Config {
     pub trace: Option<PathBuf>,
     /// A limit of address space was set before the tree began: it is not one that the program set.
     pub is_address_limited: bool,
+    /// Before a process dumps core, everything is brought back.
+    pub core: bool,
 }
 
 impl Config {
@@ -99,6 +101,7 @@ impl Config {
             zone_policy: ZonePolicy::default(),
             trace: None,
             is_address_limited: false,
+            core: false,
         }
     }
 }
@@ -159,9 +162,10 @@ const ZONES: &str = "zones";
 const ZONE_POLICY: &str = "zone-policy";
 const TRACE: &str = "trace";
 const ADDRESS_LIMITED: &str = "address-limited";
+const CORE: &str = "core";
 
 /// Every field's name; the order is the one they are written in.
-const FIELDS: [&str; 15] = [
+const FIELDS: [&str; 16] = [
     BUDGET,
     BASE,
     COUNTERS,
@@ -177,6 +181,7 @@ const FIELDS: [&str; 15] = [
     ZONE_POLICY,
     TRACE,
     ADDRESS_LIMITED,
+    CORE,
 ];
 
 impl Config {
@@ -217,6 +222,9 @@ impl Config {
         if self.is_address_limited {
             text.extend_from_slice(b";address-limited=1");
         }
+        if self.core {
+            text.extend_from_slice(b";core=1");
+        }
         OsString::from_vec(text)
     }
 
@@ -250,7 +258,9 @@ impl Config {
             zone_policy,
             trace,
             address_limited,
+            core,
         ] = values;
+        let set = |name, value: Option<&[u8]>| value.map_or(Ok(false), |value| flag(name, Some(value)));
         Ok(Self {
             budget: parse(BUDGET, budget)?,
             base_page: parse(BASE, base)?,
@@ -259,7 +269,7 @@ impl Config {
             file_limit: parse(FILE, file)?,
             best_effort: flag(BEST_EFFORT, best_effort)?,
             fetch_ahead: flag(FETCH_AHEAD, fetch_ahead)?,
-            io_uring: io_uring.map_or(Ok(false), |value| flag(IO_URING, Some(value)))?,
+            io_uring: set(IO_URING, io_uring)?,
             remote: remote.map(|value| parse(REMOTE, Some(value))).transpose()?,
             remote_limit: match remote {
                 Some(_) => parse(REMOTE_LIMIT, remote_limit)?,
@@ -271,8 +281,8 @@ impl Config {
                 None => ZonePolicy::default(),
             },
             trace: trace.map(|value| path(TRACE, value)).transpose()?,
-            is_address_limited: address_limited
-                .map_or(Ok(false), |value| flag(ADDRESS_LIMITED, Some(value)))?,
+            is_address_limited: set(ADDRESS_LIMITED, address_limited)?,
+            core: set(CORE, core)?,
             zones: zones.map_or(Ok(Vec::new()), |list| {
                 list.split(|&byte| byte == b',').map(|zone| parse(ZONES, Some(zone))).collect()
             })?,

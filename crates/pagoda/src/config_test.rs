@@ -9,7 +9,7 @@ fn config(
     store: Vec<u8>,
     budget: u64,
     file: u64,
-    [best_effort, fetch_ahead, io_uring, is_address_limited]: [bool; 4],
+    [best_effort, fetch_ahead, io_uring, is_address_limited, core]: [bool; 5],
 ) -> Config {
     let path = |bytes| PathBuf::from(OsString::from_vec(bytes));
     Config {
@@ -22,6 +22,7 @@ fn config(
         fetch_ahead,
         io_uring,
         is_address_limited,
+        core,
         ..Config::library()
     }
 }
@@ -31,7 +32,7 @@ proptest! {
     fn any_path_comes_back_as_it_went(
         counters in proptest::option::of(proptest::collection::vec(1u8.., 1..40)),
         store in proptest::collection::vec(1u8.., 1..40),
-        budget: u64, file: u64, flags: [bool; 4], remote in proptest::option::of("[ -~]{1,9}"), remote_limit: u64,
+        budget: u64, file: u64, flags: [bool; 5], remote in proptest::option::of("[ -~]{1,9}"), remote_limit: u64,
         zones in proptest::collection::vec("[a-z]{1,9}=[0-9]{1,9}(|@remote|@node[0-9]{1,5})", 0..4),
         trace in proptest::option::of("/[ -~]{1,9}"), password in proptest::option::of("/[ -~]{1,9}"),
     ) {

@@ -18,7 +18,7 @@ use pagoda_linux::mem::wiped::WipedReader;
 use pagoda_linux::process::offer::{Lent, Stream};
 use pagoda_linux::process::rights;
 use pagoda_linux::process::tcb::ThreadLayout;
-use pagoda_linux::process::thread::spawn_raw;
+use pagoda_linux::process::thread::{now_ns, sleep_us, spawn_raw};
 use pagoda_linux::procfs::pagemap::PagemapScanner;
 use pagoda_linux::procfs::statm::StatmReader;
 use pagoda_linux::uffd::Uffd;
@@ -37,6 +37,9 @@ use crate::tree::{ShareKeeper, place};
 /// How long a remote store keeps pages that are not renewed, where `pagoda run` deletes them once
 /// their engine has ended: a program may be stopped for so long.
 const LEASE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How long a core dump waits at most: 12 GiB of a file at 200 MiB/s.
+const CORE_WAIT_NS: u64 = 60_000_000_000;
 
 /// The engine of a whole process, for the preload library.
 pub struct ProcessEngine {
@@ -173,11 +176,27 @@ impl ProcessEngine {
     pub fn release(&self) {
         self.request_release();
         while !self.engine.release_done.load(Ordering::Acquire) {
-            pagoda_linux::process::thread::sleep_us(200);
+            sleep_us(200);
         }
     }
 
-    /// The same, and ends the engine's threads: they are gone a tenth of a second later.
+    /// Brings everything back for a core dump, which shows pages that are out as zeroes, and ends
+    /// the management. Waits for it, a minute at most, and not where the machine lacks the room.
+    /// For a signal handler: it allocates nothing and takes no lock.
+    pub fn bring_back_for_core(&self) {
+        self.engine.core_requested.store(true, Ordering::Release);
+        let until_ns = now_ns() + CORE_WAIT_NS;
+        while !self.engine.is_core_settled() {
+            if now_ns() > until_ns {
+                self.engine.counters.add(Counter::CoresLeftOut, 1);
+                return;
+            }
+            sleep_us(200);
+        }
+    }
+
+    /// As [`release`](Self::release), and ends the engine's threads: they are gone a tenth of a
+    /// second later.
     pub fn end(&self) {
         self.release();
         self.engine.quit.store(true, Ordering::Release);

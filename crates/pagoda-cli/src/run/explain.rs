@@ -8,7 +8,7 @@ use std::fmt::Write;
 /// A row: its name, its meaning, and what to do next where there is anything to do.
 type Row = (&'static str, &'static str, &'static str);
 
-const ROWS: [Row; 24] = [
+const ROWS: [Row; 25] = [
     ("budget", "what the program may hold in memory, and the unit in which it is moved", ""),
     (
         "peak",
@@ -73,6 +73,11 @@ const ROWS: [Row; 24] = [
     ("own", "Pagoda's tables, stacks and heap; a part of the peak", ""),
     ("traced", "events that --trace kept, and dropped", "look at them: pagoda trace FILE"),
     ("processes", "how many there were, and how many were large enough to be moved in and out", ""),
+    (
+        "core",
+        "core dumps, of which those are whole before which all was swapped in",
+        "without room: free memory, or raise the group's limit, and run it again",
+    ),
     (
         "released",
         "everything was brought back, and the budget ended there",

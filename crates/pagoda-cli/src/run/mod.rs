@@ -128,6 +128,10 @@ pub struct RunArgs {
     /// 16 bytes each.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Before a process dumps core, swap everything in, so that the dump is whole: beyond the
+    /// budget, as far as the machine has room, for a minute at most.
+    #[arg(long)]
+    core: bool,
     /// Where the budget can't be enforced, run the program without one, and say so at the end.
     #[arg(long)]
     best_effort: bool,
@@ -225,6 +229,9 @@ fn remote(args: &RunArgs) -> Result<Option<RemoteAddress>, ExitError> {
 /// Checks all that the engine needs, cheapest first.
 fn prepare(args: &RunArgs, run: &Run, remote: Option<RemoteAddress>) -> Result<Managed, ExitError> {
     fits_engine(&run.path)?;
+    if args.core {
+        dumps_core()?;
+    }
     let (budget, smaller) = run.group.fitting(run.asked, &args.zone)?;
     let preload = preload_library()?;
     let store_directory = store_directory(args.store_dir.as_deref(), args.file_limit)?;
@@ -257,6 +264,7 @@ fn prepare(args: &RunArgs, run: &Run, remote: Option<RemoteAddress>) -> Result<M
         zone_policy: args.zone_policy,
         trace: trace.as_ref().map(Trace::path),
         is_address_limited: is_address_limited(),
+        core: args.core,
     };
     fits(&config)?;
     // Said even with --quiet: it differs from the request.
@@ -293,6 +301,17 @@ impl Installation {
 fn is_address_limited() -> bool {
     let limit = getrlimit(Resource::As);
     limit.current.or(limit.maximum).is_some()
+}
+
+/// Whether this machine and this user's limit let a process dump core.
+fn dumps_core() -> Result<(), ExitError> {
+    let is_piped = std::fs::read("/proc/sys/kernel/core_pattern").is_ok_and(|text| text.starts_with(b"|"));
+    if !is_piped && getrlimit(Resource::Core).current == Some(0) {
+        return Err(ExitError::own(
+            "--core: no process would dump core, its limit is 0; run `ulimit -c unlimited` before, or leave --core out",
+        ));
+    }
+    Ok(())
 }
 
 /// Whether a managed process can keep the configuration, with the password in it.

@@ -140,7 +140,12 @@ fn processes(table: &mut Table, counters: &Stats) {
         let kinds = kinds.map(|(name, count)| (name, count.to_string(), count));
         table.row("processes", counters.processes, named("", &kinds));
     }
-    if Status::from_word(counters.status) == Status::Released {
+    let (whole, left_out) = (counters.cores_whole, counters.cores_left_out);
+    let says = format!(
+        "core dumps: {whole} whole, {left_out} without what was swapped out: no room for it, or no time"
+    );
+    table.count("core", whole + left_out, says);
+    if Status::from_word(counters.status) == Status::Released && whole == 0 {
         let back = bytes(counters.brought_back_bytes);
         table.row("released", back, "everything brought back, managed no further: see docs/caveats.md");
     } else {

@@ -6,6 +6,7 @@
 //! memory.
 
 mod chaos;
+mod core_dump;
 mod descriptors;
 mod give_way;
 mod grown_fork;

@@ -11,7 +11,7 @@ use crate::program::{Program, output, said};
 const MIB: u64 = 1 << 20;
 
 /// A group with a limit. None, with a line that says why, where this process may not make one.
-fn group(name: &str, limit_mib: u64) -> Option<MemoryGroup> {
+pub fn group(name: &str, limit_mib: u64) -> Option<MemoryGroup> {
     let name = format!("pagoda-test-{name}-{}", std::process::id());
     let made = Controller::find().and_then(|controller| controller.create(&name, limit_mib * MIB));
     let group = made.map_err(|error| skip("memory group", error)).ok()?;
@@ -24,7 +24,7 @@ fn group(name: &str, limit_mib: u64) -> Option<MemoryGroup> {
 }
 
 /// Runs it as a process of the group.
-fn run_in(group: &MemoryGroup, command: &Command) -> Output {
+pub fn run_in(group: &MemoryGroup, command: &Command) -> Output {
     let mut shell = Command::new("sh");
     shell.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(group.procs());
     shell.arg(command.get_program()).args(command.get_args());
@@ -33,6 +33,9 @@ fn run_in(group: &MemoryGroup, command: &Command) -> Output {
             Some(value) => shell.env(name, value),
             None => shell.env_remove(name),
         };
+    }
+    if let Some(directory) = command.get_current_dir() {
+        shell.current_dir(directory);
     }
     output(&mut shell)
 }

@@ -118,6 +118,7 @@ fn the_program_is_told_its_configuration() {
         zone_policy: pagoda::ZonePolicy::Fair,
         trace: None,
         is_address_limited: false,
+        core: false,
     };
     assert_eq!(config, expected);
     assert_eq!(Config::from_env(config.to_env().as_bytes()), Ok(expected));

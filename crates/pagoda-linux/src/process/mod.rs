@@ -12,6 +12,7 @@ pub mod lock;
 pub mod offer;
 pub mod process_mark;
 pub mod rights;
+pub mod signal_again;
 pub mod spare_descriptor;
 pub mod tcb;
 pub mod thread;

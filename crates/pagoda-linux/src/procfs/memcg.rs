@@ -114,6 +114,17 @@ pub fn machine_memory() -> Bytes {
     Bytes::new(machine.totalram.saturating_mul(u64::from(machine.mem_unit)))
 }
 
+/// The memory that this process may take before the machine, or the process's group, lacks some.
+#[must_use]
+pub fn available() -> Bytes {
+    let kib = text("/proc/meminfo").lines().find_map(|line| {
+        line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()
+    });
+    let of_machine = Bytes::new(kib.unwrap_or(0).saturating_mul(1 << 10));
+    let limit = Memcg::find().and_then(|group| group.limit());
+    limit.map_or(of_machine, |limit| of_machine.min(limit.limit.saturating_sub(limit.used)))
+}
+
 fn text(path: impl AsRef<Path>) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }

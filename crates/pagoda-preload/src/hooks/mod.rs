@@ -5,6 +5,7 @@
 //! on a thread of the program, and must never use the program's heap.
 
 mod advice;
+pub mod core_dump;
 pub mod fork;
 pub mod give_way;
 mod ids;

@@ -13,7 +13,7 @@ use crate::current::OWN_FAILURE;
 
 /// The real functions: found once, before the program can call a hook on purpose.
 static REAL: [AtomicPtr<c_void>; NAMES.len()] = [const { AtomicPtr::new(std::ptr::null_mut()) }; NAMES.len()];
-const NAMES: [&CStr; 55] = [
+const NAMES: [&CStr; 57] = [
     c"pthread_create",
     c"pthread_mutex_init",
     c"pthread_mutex_destroy",
@@ -45,6 +45,9 @@ const NAMES: [&CStr; 55] = [
     c"__errno_location",
     c"__register_atfork",
     c"__cxa_atexit",
+    // Of `core_dump`.
+    c"sigaction",
+    c"signal",
     // Of `limits`.
     c"setrlimit",
     c"setrlimit64",

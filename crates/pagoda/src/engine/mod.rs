@@ -164,6 +164,9 @@ pub(crate) struct Engine {
     pub(crate) release_requested: AtomicBool,
     pub(crate) released: AtomicBool,
     pub(crate) release_done: AtomicBool,
+    /// A core dump waits for that; there is no room for it.
+    pub(crate) core_requested: AtomicBool,
+    pub(crate) core_declined: AtomicBool,
     /// The range that the program is about to register with a userfaultfd of its own.
     pub(crate) asked: Asked,
     /// The pages that handlers served last.
@@ -256,6 +259,8 @@ impl Engine {
             release_requested: AtomicBool::new(false),
             released: AtomicBool::new(false),
             release_done: AtomicBool::new(false),
+            core_requested: AtomicBool::new(false),
+            core_declined: AtomicBool::new(false),
             asked: Asked::default(),
             recent: Recent::default(),
             around: Around::new(base, false),

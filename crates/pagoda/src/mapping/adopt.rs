@@ -273,8 +273,8 @@ impl Engine {
         self.bell.ring();
     }
 
-    /// Swaps in everything and ends the management: for a fork, as long as children are not
-    /// managed. The budget is not enforced any more.
+    /// Swaps in everything and ends the management: for a core dump, and for a fork as long as
+    /// children are not managed. The budget is not enforced any more.
     ///
     /// Memory that this engine keeps out of children is given to them again, by the kernel's own
     /// list: a mapping may have grown, moved or been split since it was entered in the table. Where
@@ -310,7 +310,6 @@ impl Engine {
             }
             break;
         }
-        self.counters.add(Counter::Forks, 1);
         self.counters.set(Counter::Status, Status::Released as u64);
         self.release_done.store(true, Ordering::Release);
     }

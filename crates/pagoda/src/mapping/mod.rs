@@ -5,4 +5,5 @@
 
 pub(crate) mod adopt;
 pub(crate) mod apply;
+pub(crate) mod core_dump;
 pub(crate) mod own_userfault;

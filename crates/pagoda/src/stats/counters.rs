@@ -341,6 +341,11 @@ counters! {
     /// Bytes that were swapped in because the process forked and the kernel does not tell of
     /// forks.
     Total BroughtBackBytes brought_back_bytes,
+    /// Processes whose memory was brought back, all of it, before they dumped core.
+    Total CoresWhole cores_whole,
+    /// Processes that dumped core and whose memory was not brought back: there was no room for it,
+    /// or it took too long.
+    Total CoresLeftOut cores_left_out,
     /// Child processes that were not managed.
     Total ChildrenUnmanaged children_unmanaged,
     /// Frames given back to the kernel, in bytes.

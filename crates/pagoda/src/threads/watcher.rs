@@ -191,7 +191,9 @@ impl Engine {
             // Once: later mappings there are not ours.
             if self.release_requested.load(Ordering::Acquire) && !self.release_done.load(Ordering::Acquire) {
                 self.release_all(watcher.unforked.as_mut());
+                self.counters.add(Counter::Forks, 1);
             }
+            self.give_all_to_core(watcher.unforked.as_mut());
             self.give_back_asked(watcher);
             if self.is_released() {
                 sleep_us(20_000);
