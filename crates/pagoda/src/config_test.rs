@@ -61,7 +61,7 @@ proptest! {
 #[test]
 fn a_password_is_read_where_it_is_and_kept_by_its_reader() {
     let secret = pagoda_linux::mem::secret::Secret::create(c"a-test's", b"sesame").expect("memory");
-    let mut config = config(None, b"/s".to_vec(), 1, 2, [false; 4]);
+    let mut config = config(None, b"/s".to_vec(), 1, 2, [false; 5]);
     config.remote = Some("redis://127.0.0.1:6379".parse().expect("an address"));
     config.remote_password = Some(secret.path());
     let text = config.to_env().into_string().expect("UTF-8");
