@@ -87,10 +87,11 @@ fn targets() -> &'static [Target] {
         if !cfg!(debug_assertions) {
             cargo.arg("--release");
         }
-        // Said of this package: build scripts of others look at them, and would run again.
+        // Said of this package: build scripts of others look at them, and would run again, with all
+        // that depends on them.
         for (name, _) in std::env::vars_os() {
             let is_of = |part: &&str| name.as_encoded_bytes().starts_with(part.as_bytes());
-            if ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_"].iter().any(is_of) {
+            if ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "OUT_DIR"].iter().any(is_of) {
                 cargo.env_remove(name);
             }
         }
