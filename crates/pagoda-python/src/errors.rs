@@ -8,7 +8,11 @@ use std::io;
 
 use pagoda::error::Errno;
 use pagoda::region::RegionError;
-use pagoda::{AccessError, FileError, MapFileError, OtherProcess, PageOutError, PinError, StartError};
+use pagoda::{
+    AccessError, FileError, MapFileError, OtherProcess, PageOutError, PinError, RestoreError, SnapshotError,
+    StartError,
+};
+use pagoda_image::ImageError;
 use pyo3::PyErr;
 use pyo3::exceptions::{
     PyBufferError, PyMemoryError, PyOSError, PyPermissionError, PyRuntimeError, PyValueError,
@@ -70,6 +74,35 @@ pub(crate) fn map_file(error: MapFileError) -> PyErr {
         MapFileError::Region(error) => region(error),
         _ => PyRuntimeError::new_err(message),
     }
+}
+
+pub(crate) fn restore(error: RestoreError) -> PyErr {
+    match error {
+        RestoreError::OtherProcess(error) => other_process(error),
+        RestoreError::Region(error) => region(error),
+        RestoreError::Image(ref image) => of_image(image),
+        error => PyRuntimeError::new_err(error.to_string()),
+    }
+}
+
+pub(crate) fn snapshot(error: SnapshotError) -> PyErr {
+    match error {
+        SnapshotError::Image(ref image) => of_image(image),
+        error => PyRuntimeError::new_err(error.to_string()),
+    }
+}
+
+/// An image can't be read or written, or is damaged or none.
+pub(crate) fn of_image(error: &ImageError) -> PyErr {
+    let message = error.to_string();
+    let source = match error {
+        ImageError::Read { error, .. } | ImageError::Write { error, .. } => error,
+        _ => return PyValueError::new_err(message),
+    };
+    source.raw_os_error().map_or_else(
+        || PyOSError::new_err(message.clone()),
+        |errno| PyOSError::new_err((errno, message.clone())),
+    )
 }
 
 pub(crate) fn file(error: FileError) -> PyErr {

@@ -129,6 +129,29 @@ impl Manager {
         File::create(py, file, path, writable, self.number)
     }
 
+    /// All of the file at `path` as private memory: a `Region` with its content, in which writes
+    /// stay. It is as long as the file, rounded up, with zeroes behind its end.
+    #[pyo3(signature = (path, *, buffered = false))]
+    fn private_file(&self, py: Python<'_>, path: PathBuf, buffered: bool) -> PyResult<Py<Region>> {
+        let manager = self.get()?;
+        let map = move || manager.map_file(path).buffered(buffered).map_private();
+        let region = py.detach(map).map_err(errors::map_file)?;
+        let bytes = region.len();
+        Region::create(py, region, bytes, self.number)
+    }
+
+    /// A `Region` with the content of the image at `path`, which `Region.snapshot` or `pagoda image
+    /// pack` made. Only its index is read now; pages come when they are touched, and those of a
+    /// recorded working set ahead of that, unless `prefetch` is false.
+    #[pyo3(signature = (path, *, prefetch = true))]
+    fn restore_region(&self, py: Python<'_>, path: PathBuf, prefetch: bool) -> PyResult<Py<Region>> {
+        let manager = self.get()?;
+        let restore = move || manager.restore(path).prefetch(prefetch).create();
+        let region = py.detach(restore).map_err(errors::restore)?;
+        let bytes = region.len();
+        Region::create(py, region, bytes, self.number)
+    }
+
     /// All figures, by the names of the book's page "Reference: the keys of --stats": numbers of
     /// bytes where the name ends in `_bytes`.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {

@@ -2,10 +2,14 @@
 //!
 //! This module must never release the interpreter's lock with a lock of its own held.
 
+use std::cell::Cell;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pagoda::Pinned;
+use pagoda::{Pinned, SnapshotError};
+use pagoda_image::PackOptions;
 use pyo3::exceptions::PyIndexError;
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use self_cell::self_cell;
@@ -104,6 +108,41 @@ impl Region {
     fn page_out(&self, py: Python<'_>, offset: usize, length: Option<usize>) -> PyResult<()> {
         let (region, length) = (self.memory.get()?, self.part(offset, length)?);
         py.detach(move || region.page_out(offset, length)).map_err(errors::page_out)
+    }
+
+    /// Saves it to the image at `path`, which it replaces when all is on disk; its key is in a file
+    /// beside it, `path` with `.key`. Other threads of Python run meanwhile, but for a last moment:
+    /// the content is that of this moment. Returns how long that took (`pause_seconds`) and the
+    /// image's `file_bytes`. A native thread that writes without the GIL at that moment is an error,
+    /// and the old image stays.
+    fn snapshot<'py>(&self, py: Python<'py>, path: PathBuf) -> PyResult<Bound<'py, PyDict>> {
+        let region = self.memory.get()?;
+        let saved = py.detach(move || {
+            let options = PackOptions::new(pagoda_image::make_key(&path).map_err(SnapshotError::Image)?);
+            let gil = Cell::new(None);
+            let stop = || {
+                // SAFETY: this thread has given the interpreter's lock up, and takes it again: no
+                // thread of Python writes as long as it has it.
+                gil.set(Some(unsafe { ffi::PyGILState_Ensure() }));
+            };
+            let go_on = || {
+                // SAFETY: of the call above, in the same thread.
+                gil.take().into_iter().for_each(|state| unsafe { ffi::PyGILState_Release(state) });
+            };
+            region.snapshot(path, options, stop, go_on)
+        });
+        let saved = saved.map_err(errors::snapshot)?;
+        let dict = PyDict::new(py);
+        dict.set_item("pause_seconds", saved.pause.as_secs_f64())?;
+        dict.set_item("file_bytes", saved.image.file_bytes)?;
+        Ok(dict)
+    }
+
+    /// Records what was read of the image that it was restored from, in order, for the next
+    /// `Manager.restore` to read ahead.
+    fn record_working_set(&self, py: Python<'_>) -> PyResult<()> {
+        let region = self.memory.get()?;
+        py.detach(move || region.record_working_set()).map_err(errors::restore)
     }
 
     /// Swaps a part in and keeps it in memory for a `with` block, in which a system call may use it

@@ -28,6 +28,21 @@ def test_a_file_larger_than_the_budget_is_read_and_written_in_place(manager, dis
         assert file.usage()["written"] == 0
 
 
+def test_a_private_array_is_written_and_its_file_is_not(manager, disk, buffered):
+    path, expected = disk / "rows", content((48, 256, 1024), "float32")
+    expected.tofile(path)
+    array = manager.memmap(path, "float32", expected.shape, "c", buffered=buffered)
+    array[::7] += 1
+    changed = expected.copy()
+    changed[::7] += 1
+    assert np.array_equal(array, changed) and array.flags.writeable
+    array.flush()
+    assert np.array_equal(np.fromfile(path, "float32").reshape(expected.shape), expected)
+    tail = manager.memmap(path, "float32", mode="c", offset=expected.nbytes - 40, buffered=buffered)
+    assert np.array_equal(tail, expected.ravel()[-10:])
+    del array, tail
+
+
 def test_modes_shapes_and_offsets(user_manager, disk, buffered):
     path = disk / "made"
     array = user_manager.memmap(path, "i4", (10, 3), "w+", offset=8, buffered=buffered)
@@ -55,10 +70,10 @@ def test_what_is_refused_says_what_to_do_and_changes_no_file(user_manager, disk,
     path = disk / "kept"
     path.write_bytes(b"1234567")
     map_it = user_manager.memmap
-    with pytest.raises(NotImplementedError, match=r'm\.array\(m\.memmap'):
-        map_it(path, mode="c")
-    with pytest.raises(ValueError, match='"r", "r\\+" or "w\\+"'):
+    with pytest.raises(ValueError, match='"r", "r\\+", "w\\+" or "c"'):
         map_it(path, mode="w")
+    with pytest.raises(ValueError, match="give a smaller shape"):
+        map_it(path, "u1", 8, "c")
     with pytest.raises(ValueError, match="needs a shape"):
         map_it(path, mode="w+")
     with pytest.raises(ValueError, match="give a smaller shape"):

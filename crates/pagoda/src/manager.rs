@@ -3,6 +3,7 @@
 //! It runs on threads of the standard library, accounts for its own regions only, and ends when it
 //! is dropped. This module must never manage memory that its owner has not given it.
 
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -295,6 +296,16 @@ impl Manager {
     #[must_use]
     pub fn map_file(&self, path: impl AsRef<std::path::Path>) -> crate::file::FileRegionBuilder {
         crate::file::FileRegionBuilder::new(Arc::clone(&self.shared), path.as_ref())
+    }
+
+    /// The same of a file that is open, by a descriptor of its own: the file is opened anew for what
+    /// the builder says, which this user must be allowed to.
+    ///
+    /// # Errors
+    /// Those of dup(2).
+    pub fn map_open_file(&self, file: impl AsFd) -> std::io::Result<crate::file::FileRegionBuilder> {
+        let file = file.as_fd().try_clone_to_owned()?;
+        Ok(crate::file::FileRegionBuilder::of_open(Arc::clone(&self.shared), file))
     }
 
     /// Takes memory that was mapped by another under management, with its content, which

@@ -79,16 +79,20 @@ class MappedArray(np.ndarray):
         return array[()] if return_scalar or array.shape == () else np.asarray(array)
 
 
+def restored(manager, path, dtype, shape, order, prefetch):
+    dtype, order = _dtype(dtype), _order(order)
+    region = manager.restore_region(path, prefetch=prefetch)
+    shape = (region.nbytes // dtype.itemsize,) if shape is None else _shape(shape)
+    if (nbytes := math.prod(shape) * dtype.itemsize) > region.nbytes:
+        raise ValueError(f"the image {os.fspath(path)!r} has {region.nbytes} bytes, and the array takes {nbytes}")
+    return np.ndarray(shape, dtype, np.asarray(region._view()), order=order)
+
+
 def memmap(manager, path, dtype, shape, mode, offset, order, buffered):
     dtype, order, path = _dtype(dtype), _order(order), os.fspath(path)
     offset = operator.index(offset)
-    if mode == "c":
-        raise NotImplementedError(
-            'mode "c" (private copy-on-write) is not available; m.array(m.memmap(path, dtype, shape, "r")) is a '
-            "private copy within the budget"
-        )
-    if mode not in ("r", "r+", "w+"):
-        raise ValueError(f'the mode of a mapped file is "r", "r+" or "w+", not {mode!r}')
+    if mode not in ("r", "r+", "w+", "c"):
+        raise ValueError(f'the mode of a mapped file is "r", "r+", "w+" or "c", not {mode!r}')
     if offset < 0:
         raise ValueError(f"an offset of {offset} bytes is before the file")
     if shape is None and mode == "w+":
@@ -98,12 +102,16 @@ def memmap(manager, path, dtype, shape, mode, offset, order, buffered):
     if shape is not None:
         shape = _shape(shape)
         _make_long_enough(path, mode, offset + math.prod(shape) * dtype.itemsize)
-    file = manager.file(path, writable=mode != "r", buffered=buffered)
+    if mode == "c":
+        size, file = os.path.getsize(path), manager.private_file(path, buffered=buffered)
+    else:
+        file = manager.file(path, writable=mode != "r", buffered=buffered)
+        size = file.nbytes
     if shape is None:
-        count, rest = divmod(file.nbytes - offset, dtype.itemsize)
+        count, rest = divmod(size - offset, dtype.itemsize)
         if rest or count < 0:
             raise ValueError(
-                f"the {file.nbytes} bytes of {path!r} from {offset} on are no whole number of elements of "
+                f"the {size} bytes of {path!r} from {offset} on are no whole number of elements of "
                 f"{dtype.itemsize} bytes; give a shape, or another dtype or offset"
             )
         shape = (count,)
@@ -115,7 +123,7 @@ def _make_long_enough(path, mode, nbytes):
         with open(path, "wb") as file:
             file.truncate(nbytes)
     elif (size := os.path.getsize(path)) < nbytes:
-        if mode == "r":
+        if mode in ("r", "c"):
             raise ValueError(f"{path!r} has {size} bytes, and the array takes {nbytes}; give a smaller shape or offset")
         os.truncate(path, nbytes)
 
@@ -132,4 +140,4 @@ def part(region: Region, array):
     return first - _address(np.asarray(region._view())), end - first if array.size else 0
 
 
-__all__ = ["MappedArray", "array", "empty", "memmap", "part"]
+__all__ = ["MappedArray", "array", "empty", "memmap", "part", "restored"]

@@ -106,7 +106,7 @@ class Manager(_pagoda.Manager):
         path: str | os.PathLike[str],
         dtype: DTypeLike = "uint8",
         shape: Shape | None = None,
-        mode: Literal["r", "r+", "w+"] = "r+",
+        mode: Literal["r", "r+", "w+", "c"] = "r+",
         *,
         offset: int = 0,
         order: Literal["C", "F"] = "C",
@@ -122,10 +122,10 @@ class Manager(_pagoda.Manager):
             Of an element; bytes by default.
         shape : int or tuple of int, optional
             In elements. Without it the array has one dimension, and goes to the end of the file.
-        mode : {"r", "r+", "w+"}
-            Read; read and write; make or empty the file, and read and write. A file that is shorter than `shape`
-            asks for is made longer, but for ``"r"``. There is no private copy-on-write mode (``"c"``):
-            ``m.array(m.memmap(path, dtype, shape, "r"))`` is a private copy within the budget.
+        mode : {"r", "r+", "w+", "c"}
+            Read; read and write; make or empty the file, and read and write; copy on write, where writes stay in
+            the array and within the budget, and never reach the file. A file that is shorter than `shape` asks for
+            is made longer, but for ``"r"`` and ``"c"``.
         offset : int
             Bytes before the array's first element.
         order : {"C", "F"}
@@ -140,6 +140,38 @@ class Manager(_pagoda.Manager):
         writers are noticed, and never overwritten: see "Files as memory" in the book's caveats.
         """
         return _arrays().memmap(self, path, dtype, shape, mode, offset, order, buffered)
+
+    def snapshot(self, array: NDArray[Any], path: str | os.PathLike[str]) -> dict[str, float]:
+        """Saves the memory of `array` to an image at `path`, which it replaces when all is on disk.
+
+        It is all of the memory that the array is a view of. Other threads of Python run meanwhile, but for a last
+        moment, whose content it is: the result has its `pause_seconds`, and the image's `file_bytes`. The key of the
+        image is in a file beside it (`path` with ``.key``). A native thread that writes without the GIL at that
+        moment raises `RuntimeError`, and an image that was there stays.
+        """
+        memory = region_of(array)
+        if isinstance(memory, File):
+            raise TypeError("the array is a mapped file; flush() makes it safe, and a copy of the file saves it")
+        return memory.snapshot(path)
+
+    def restore(
+        self,
+        path: str | os.PathLike[str],
+        dtype: DTypeLike = "uint8",
+        shape: Shape | None = None,
+        *,
+        order: Literal["C", "F"] = "C",
+        prefetch: bool = True,
+    ) -> NDArray[Any]:
+        """An array with the content of the image at `path`, which `snapshot` or ``pagoda image pack`` made.
+
+        Only the image's index is read now, and each page when it is touched; those of a recorded working set
+        (``region_of(array).record_working_set()``) come ahead, unless `prefetch` is false. Writes stay in the array.
+        Without a `shape` it has one dimension, and all of the image, rounded up to whole base pages, with zeroes.
+        The image must not be written as long as the array lives; replacing it by another does no harm. A page that
+        is damaged is SIGBUS.
+        """
+        return _arrays().restored(self, path, dtype, shape, order, prefetch)
 
 
 def region_of(array: Any) -> Region | File:

@@ -2,11 +2,14 @@
 //!
 //! This module must never read or write the file's content.
 
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use pagoda_core::size::Bytes;
+#[cfg(feature = "image")]
+use pagoda_linux::io::mapped_file::FileState;
 use pagoda_linux::io::mapped_file::{Access, MappedFile, OpenError};
 use pagoda_linux::mem::careful_copy;
 use pagoda_linux::mem::region_memory::RegionMemory;
@@ -22,12 +25,20 @@ use crate::region::RegionError;
 pub struct FileRegionBuilder {
     shared: Arc<Shared>,
     path: PathBuf,
+    /// As long as the path leads to it.
+    held: Option<OwnedFd>,
     access: Access,
 }
 
 impl FileRegionBuilder {
     pub(crate) fn new(shared: Arc<Shared>, path: &Path) -> Self {
-        Self { shared, path: path.to_owned(), access: Access::default() }
+        Self { shared, path: path.to_owned(), held: None, access: Access::default() }
+    }
+
+    /// Of an open file, which may have no name any more.
+    pub(crate) fn of_open(shared: Arc<Shared>, file: OwnedFd) -> Self {
+        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        Self { shared, path, held: Some(file), access: Access::default() }
     }
 
     /// Whether it is written, too; only read by default. Writes by the address of a file that is
@@ -46,13 +57,22 @@ impl FileRegionBuilder {
         self
     }
 
+    /// Opens the file for a private region.
+    #[cfg(feature = "image")]
+    pub(crate) fn open_private(self) -> Result<(Arc<Shared>, PathBuf, MappedFile, FileState), MapFileError> {
+        let access = Access { write: false, ..self.access };
+        let (file, state) =
+            MappedFile::open(&self.path, access).map_err(|error| open_error(&self.path, error))?;
+        Ok((self.shared, self.path, file, state))
+    }
+
     /// Opens the file and maps all of it; the region keeps the length that the file has now. Blocks
     /// until earlier writes of others there are on the disk.
     ///
     /// # Errors
     /// See [`MapFileError`].
     pub fn map(self) -> Result<FileRegion, MapFileError> {
-        let Self { shared, path, access } = self;
+        let Self { shared, path, access, held: _held } = self;
         let engine = Arc::clone(shared.engine()?);
         let (file, state) = MappedFile::open(&path, access).map_err(|error| open_error(&path, error))?;
         let len = state.len;

@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 
+use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 
 use crate::error::Errno;
@@ -30,6 +31,22 @@ pub enum MapFileError {
         path: PathBuf,
         /// The kind of file that it is.
         kind: &'static str,
+    },
+    /// It is longer than can be shown privately with this base page.
+    #[error("{} has {len}, which is too long for a private region with base pages of {base}; use larger ones", path.display())]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// Its length.
+        len: Bytes,
+        /// The manager's base page.
+        base: BasePage,
+    },
+    /// So many files are shown privately, or images restored from, as one manager can.
+    #[error("{} different images and private files are open already; close regions of one of them", limit)]
+    TooMany {
+        /// The most.
+        limit: usize,
     },
     /// It has no bytes.
     #[error("{} is empty; give it its length before it is mapped", path.display())]

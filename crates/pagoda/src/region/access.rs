@@ -30,9 +30,10 @@ pub enum AccessError {
          saved"
     )]
     Lost,
-    /// The image that the region was restored from is damaged there, or can't be read.
+    /// The image that the region was restored from is damaged there, or can't be read; or the file
+    /// that it shows privately can't be read there, or is shorter by now.
     #[error(
-        "the image is damaged or unreadable at offset {offset}; get another copy of it, and restore anew"
+        "the image or file is damaged or unreadable at offset {offset}; get another copy of it, and begin anew"
     )]
     Damaged {
         /// Where its OS page begins in the region, in bytes.

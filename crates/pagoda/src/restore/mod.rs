@@ -8,6 +8,7 @@
 
 pub(crate) mod held;
 mod prefetch;
+mod private;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +16,8 @@ use std::sync::Arc;
 use pagoda_core::page::{BasePage, OS_PAGE};
 use pagoda_core::page_entry::{Backing, Word};
 use pagoda_core::size::Bytes;
-use pagoda_image::{ImageError, Key, WorkingSet};
+use pagoda_image::{Image, ImageError, Key, WorkingSet};
+use pagoda_linux::io::direct_file::AlignedBuffer;
 use pagoda_linux::mem::range::PageRange;
 
 use crate::engine::Engine;
@@ -109,7 +111,7 @@ impl RestoreBuilder {
             OpenImageError::Image(error) => RestoreError::Image(error),
             OpenImageError::TooMany => RestoreError::TooManyImages,
         })?;
-        let len = Bytes::new(open.image.len_bytes());
+        let len = Bytes::new(open.source.len_bytes());
         if len.get().div_ceil(engine.store.page_bytes() as u64) > IMAGE_PAGES_MOST {
             return Err(RestoreError::TooLong { len, base: engine.base });
         }
@@ -120,7 +122,7 @@ impl RestoreBuilder {
         };
         let range = region.range();
         engine.enter_image(range, &open);
-        let set = prefetches.then(|| open.image.working_set()).flatten();
+        let set = open.source.image().filter(|_| prefetches).and_then(Image::working_set);
         let prefetch = set.and_then(|set| Prefetch::start(engine, &open, set, range));
         region.set_restored(Restored { open, prefetch });
         Ok(region)
@@ -148,7 +150,7 @@ impl Region {
     pub fn record_working_set(&self) -> Result<(), RestoreError> {
         self.maker()?;
         let restored = self.restored().ok_or(RestoreError::NotRestored)?;
-        let image = &restored.open.image;
+        let image = restored.open.source.image().ok_or(RestoreError::NotRestored)?;
         Ok(WorkingSet::record(image, &restored.open.touches.all())?)
     }
 
@@ -172,12 +174,12 @@ impl Region {
 
 impl Engine {
     /// Enters the pages of an image as stored pages of `range`, a new region.
-    fn enter_image(&self, range: PageRange, open: &OpenImage) {
+    pub(super) fn enter_image(&self, range: PageRange, open: &OpenImage) {
         let table = self.gate_shared();
         let span = table.find(range.start()).expect("a new region is in the table");
         let page_bytes = self.store.page_bytes();
         let first = span.indices(range, table.entry_bytes()).start;
-        let pages = open.image.len_bytes().div_ceil(page_bytes as u64);
+        let pages = open.source.len_bytes().div_ceil(page_bytes as u64);
         for page in 0..pages as u32 {
             let Some(handle) = open.handle(page, page_bytes) else { continue };
             let index = first + page as usize;
@@ -202,7 +204,7 @@ impl Engine {
         pages: std::ops::Range<usize>,
         open: &OpenImage,
     ) -> Result<(), AccessError> {
-        let mut content = [0; OS_PAGE];
+        let (mut content, mut room) = ([0; OS_PAGE], AlignedBuffer::new(OS_PAGE));
         for page in pages {
             let address = range.start() + page * OS_PAGE;
             let table = self.gate_shared();
@@ -218,10 +220,10 @@ impl Engine {
                 continue;
             }
             let at = (page * OS_PAGE) as u64;
-            if open.touches.was_read(at / u64::from(open.image.block_bytes())) {
+            if open.touches.was_read(at / open.source.block_bytes() as u64) {
                 continue;
             }
-            if open.read(at, &mut content).is_err() {
+            if open.source.read(at, &mut content, &mut room).is_err() {
                 return Err(AccessError::Damaged { offset: page * OS_PAGE });
             }
         }

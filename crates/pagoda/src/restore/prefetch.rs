@@ -66,6 +66,7 @@ impl Drop for Prefetch {
 
 impl Engine {
     fn prefetch_set(&self, open: &OpenImage, set: &WorkingSet, range: PageRange, quits: &AtomicBool) {
+        let Some(image) = open.source.image() else { return };
         let (mut from, count) = (0, set.touches().len());
         let is_over = || quits.load(Ordering::Acquire) || !self.has_room();
         while from < count && !is_over() {
@@ -73,7 +74,7 @@ impl Engine {
             while to < count && set.packed_bytes(from..to + 1) <= READ_BYTES {
                 to += 1;
             }
-            let read = set.read(&open.image, from..to, &mut |touch, content| {
+            let read = set.read(image, from..to, &mut |touch, content| {
                 if !is_over() {
                     let at = touch.block * content.len() as u64;
                     self.place_block(open, range, at, content);

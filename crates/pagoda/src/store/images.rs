@@ -1,4 +1,5 @@
-//! Images as a tier: the pages of restored regions, which are read from an image's file.
+//! Images as a tier: the pages of restored regions, which are read from an image's file, and of
+//! regions that show a plain file privately.
 //!
 //! It is read-only. A page that is written goes to the other tiers under a handle of theirs, and a
 //! page that was not is dropped when it is evicted, because the image still has it. A handle names
@@ -14,18 +15,19 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use pagoda_image::{Content, Image, ImageError, Key};
+use pagoda_image::{Image, ImageError, Key};
 use pagoda_linux::process::lock::Lock;
 
 use super::handle::{IMAGES_MOST, ImagePage, Meaning};
+use super::image_source::{PlainFile, Source};
 use super::{GetError, Handle, Scratch, TieredStore};
 use crate::state::touches::Touches;
 
 /// An image from which regions were restored. It is open as long as one of them lives.
 pub(crate) struct OpenImage {
-    pub(crate) image: Image,
-    /// Its file, as it was when it was opened.
-    file: FileIdentity,
+    pub(crate) source: Source,
+    /// Its file, as it was when it was opened; none of a plain file, which is not shared.
+    file: Option<FileIdentity>,
     number: u8,
     /// Differs from that of each earlier image with the same number.
     serial: u64,
@@ -34,7 +36,7 @@ pub(crate) struct OpenImage {
 }
 
 /// The device, the number and the last change of a file.
-type FileIdentity = [i64; 4];
+pub(super) type FileIdentity = [i64; 4];
 
 /// The images that are open, by their numbers.
 pub(super) struct Images {
@@ -56,7 +58,7 @@ pub(super) struct Brought {
     bytes: Vec<u8>,
 }
 
-fn identity(file: &Metadata) -> FileIdentity {
+pub(super) fn identity(file: &Metadata) -> FileIdentity {
     [file.dev() as i64, file.ino() as i64, file.ctime(), file.ctime_nsec()]
 }
 
@@ -78,28 +80,8 @@ impl Images {
 impl OpenImage {
     /// The handle of a page; None if it is zero all over.
     pub(crate) fn handle(&self, page: u32, page_bytes: usize) -> Option<Handle> {
-        match self.image.content_at(u64::from(page) * page_bytes as u64, page_bytes) {
-            Content::Zero => None,
-            _ => Some(Handle::image(ImagePage { number: self.number, page })),
-        }
-    }
-
-    /// How many of `len` bytes from `at` on the image has: its last page may end behind it.
-    fn has(&self, at: u64, len: usize) -> usize {
-        self.image.len_bytes().saturating_sub(at).min(len as u64) as usize
-    }
-
-    /// Reads content, and zeroes behind the image's end.
-    pub(crate) fn read(&self, at: u64, into: &mut [u8]) -> Result<(), ImageError> {
-        let (own, behind) = into.split_at_mut(self.has(at, into.len()));
-        behind.fill(0);
-        if own.is_empty() { Ok(()) } else { self.image.read_at(at, own) }
-    }
-
-    /// Whether this is its content, with zeroes behind its end.
-    fn holds(&self, at: u64, content: &[u8]) -> Result<bool, ImageError> {
-        let (own, behind) = content.split_at(self.has(at, content.len()));
-        Ok(behind.iter().all(|byte| *byte == 0) && (own.is_empty() || self.image.holds(at, own)?))
+        let is_zero = self.source.is_zero(u64::from(page) * page_bytes as u64, page_bytes);
+        (!is_zero).then(|| Handle::image(ImagePage { number: self.number, page }))
     }
 }
 
@@ -108,28 +90,38 @@ impl TieredStore {
     pub(crate) fn open_image(&self, path: &Path, key: Option<Key>) -> Result<Arc<OpenImage>, OpenImageError> {
         let file = std::fs::metadata(path).ok().map(|file| identity(&file));
         let is_it = |open: &Arc<OpenImage>| {
-            Some(open.file) == file && key.as_ref().is_none_or(|key| key == open.image.key())
+            let is_of = |key: &Key| open.source.image().is_some_and(|image| key == image.key());
+            file.is_some() && open.file == file && key.as_ref().is_none_or(is_of)
         };
         if let Some(open) = self.images.open.lock().iter().filter_map(Weak::upgrade).find(is_it) {
             return Ok(open);
         }
         let image = Image::open(path, key).map_err(OpenImageError::Image)?;
+        self.open_source(Source::Image(Box::new(image))).ok_or(OpenImageError::TooMany)
+    }
+
+    /// Makes a plain file a tier of its own. None if so many are open already.
+    pub(crate) fn open_plain(&self, file: PlainFile) -> Option<Arc<OpenImage>> {
+        self.open_source(Source::Plain(file))
+    }
+
+    fn open_source(&self, source: Source) -> Option<Arc<OpenImage>> {
         // Of the file that is open: another one may have its name by now.
-        let file = image.metadata().map(|file| identity(&file)).map_err(OpenImageError::Image)?;
-        let touches = Touches::new(image.len_bytes().div_ceil(u64::from(image.block_bytes())));
+        let file = source.identity();
+        let touches = Touches::new(source.len_bytes().div_ceil(source.block_bytes() as u64));
         let mut open = self.images.open.lock();
         let free = open.iter().position(|image| image.strong_count() == 0);
         let number = free.unwrap_or(open.len());
         if number >= IMAGES_MOST {
-            return Err(OpenImageError::TooMany);
+            return None;
         }
         if free.is_none() {
             open.push(Weak::new());
         }
         let serial = self.images.serials.fetch_add(1, Ordering::Relaxed);
-        let image = Arc::new(OpenImage { image, file, number: number as u8, serial, touches });
+        let image = Arc::new(OpenImage { source, file, number: number as u8, serial, touches });
         open[number] = Arc::downgrade(&image);
-        Ok(image)
+        Some(image)
     }
 
     /// Whether a page is an image's.
@@ -152,14 +144,14 @@ impl TieredStore {
     ) -> Result<(), GetError> {
         let Meaning::Image(page) = handle.meaning() else { return Ok(()) };
         let open = self.images.of(page.number).ok_or(GetError::Corrupt)?;
-        let block = open.image.block_bytes() as usize;
+        let block = open.source.block_bytes();
         // Whole blocks: a part of one costs as much.
         let part = part.start / block * block..part.end.next_multiple_of(block).min(self.page_bytes());
-        let brought = &mut scratch.brought;
+        let Scratch { brought, slots, .. } = scratch;
         brought.of = None;
         brought.bytes.resize(part.len(), 0);
         let at = u64::from(page.page) * self.page_bytes() as u64 + part.start as u64;
-        open.read(at, &mut brought.bytes).map_err(|_| GetError::Corrupt)?;
+        open.source.read(at, &mut brought.bytes, slots)?;
         let blocks = at / block as u64..(at + part.len() as u64).div_ceil(block as u64);
         blocks.for_each(|block| open.touches.note_read(block));
         brought.part = part;
@@ -193,13 +185,13 @@ impl TieredStore {
         }
         let open = self.images.of(page.number).ok_or(GetError::Corrupt)?;
         let at = u64::from(page.page) * self.page_bytes() as u64 + offset as u64;
-        open.read(at, into).map_err(|_| GetError::Corrupt)
+        open.source.read(at, into, &mut scratch.slots)
     }
 
     /// Whether the image has this content. False also if it can't tell.
     pub(super) fn image_holds(&self, page: ImagePage, offset: usize, content: &[u8]) -> bool {
         let Some(open) = self.images.of(page.number) else { return false };
         let at = u64::from(page.page) * self.page_bytes() as u64 + offset as u64;
-        open.holds(at, content).unwrap_or(false)
+        open.source.holds(at, content)
     }
 }

@@ -26,6 +26,8 @@ mod cascade;
 mod content_digests;
 mod file;
 mod handle;
+#[cfg(feature = "image")]
+mod image_source;
 #[cfg_attr(not(feature = "image"), path = "images_none.rs")]
 mod images;
 mod lease;
@@ -60,6 +62,8 @@ use pagoda_linux::io::direct_file::{DirectFileError, FileError};
 pub use handle::Handle;
 #[cfg(feature = "image")]
 pub(crate) use handle::{IMAGE_PAGES_MOST, IMAGES_MOST};
+#[cfg(feature = "image")]
+pub(crate) use image_source::PlainFile;
 #[cfg(feature = "image")]
 pub(crate) use images::{OpenImage, OpenImageError};
 pub(crate) use lease::{LENT_KEYS, Loan};
