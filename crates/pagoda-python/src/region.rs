@@ -113,8 +113,8 @@ impl Region {
     /// Saves it to the image at `path`, which it replaces when all is on disk; its key is in a file
     /// beside it, `path` with `.key`. Other threads of Python run meanwhile, but for a last moment:
     /// the content is that of this moment. Returns how long that took (`pause_seconds`) and the
-    /// image's `file_bytes`. A native thread that writes without the GIL at that moment is an error,
-    /// and the old image stays.
+    /// image's `file_bytes`. A native thread that writes without the GIL at that moment is an
+    /// error, and the old image stays.
     fn snapshot<'py>(&self, py: Python<'py>, path: PathBuf) -> PyResult<Bound<'py, PyDict>> {
         let region = self.memory.get()?;
         let saved = py.detach(move || {

@@ -298,8 +298,8 @@ impl Manager {
         crate::file::FileRegionBuilder::new(Arc::clone(&self.shared), path.as_ref())
     }
 
-    /// The same of a file that is open, by a descriptor of its own: the file is opened anew for what
-    /// the builder says, which this user must be allowed to.
+    /// The same of a file that is open, by a descriptor of its own: the file is opened anew for
+    /// what the builder says, which this user must be allowed to.
     ///
     /// # Errors
     /// Those of dup(2).

@@ -19,8 +19,8 @@ impl FileRegionBuilder {
     /// again. So what others change in the file shows, or not. The region is as long as the file is
     /// now, rounded up as [`Managed::len`](crate::Managed::len) tells, with zeroes behind its end.
     /// A touch of a page that can't be read, or is behind the end of a file that others have cut,
-    /// raises SIGBUS; [`Region::read_at`] returns an error in its place. Blocks until earlier writes
-    /// of others there are on the disk.
+    /// raises SIGBUS; [`Region::read_at`] returns an error in its place. Blocks until earlier
+    /// writes of others there are on the disk.
     ///
     /// # Errors
     /// See [`MapFileError`].

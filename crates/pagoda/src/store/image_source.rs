@@ -20,7 +20,7 @@ use crate::crypto::digest::Digester;
 /// See the module's documentation.
 pub(crate) enum Source {
     Image(Box<Image>),
-    Plain(PlainFile),
+    Plain(Box<PlainFile>),
 }
 
 /// A file, as it was when it was opened.

@@ -102,7 +102,7 @@ impl TieredStore {
 
     /// Makes a plain file a tier of its own. None if so many are open already.
     pub(crate) fn open_plain(&self, file: PlainFile) -> Option<Arc<OpenImage>> {
-        self.open_source(Source::Plain(file))
+        self.open_source(Source::Plain(Box::new(file)))
     }
 
     fn open_source(&self, source: Source) -> Option<Arc<OpenImage>> {
