@@ -44,6 +44,12 @@ typedef enum pagoda_code {
   PAGODA_CODE_OTHER_PROCESS = 8,
   // The library is at fault; the handle may only be closed.
   PAGODA_CODE_BUG = 9,
+  // The image could not be written or read, or is damaged; or the region was written meanwhile.
+  PAGODA_CODE_IMAGE = 10,
+  // The region could not be sent or received; the writers may go on.
+  PAGODA_CODE_MIGRATION = 11,
+  // The other side may have the region, or parts of it nowhere else: the writers may not go on.
+  PAGODA_CODE_UNCONFIRMED = 12,
 } pagoda_code;
 
 // Managed memory that the caller has mapped.
@@ -69,6 +75,17 @@ typedef struct pagoda_error {
   // In UTF-8, with a 0 at its end; cut off where it is too long. Empty if all is well.
   char message[PAGODA_MESSAGE_BYTES];
 } pagoda_error;
+
+// Called by a save or a migration, on the thread of that call, with the value that was given.
+typedef void (*pagoda_writer_hook)(void *user);
+
+// An image that was saved.
+typedef struct pagoda_saved {
+  // How long the writers were stopped, in nanoseconds, their own stopping not included.
+  uint64_t pause_ns;
+  // The size of the image's file.
+  uint64_t file_bytes;
+} pagoda_saved;
 
 // The figures that are asked for most. Sizes are bytes.
 typedef struct pagoda_stats {
@@ -279,6 +296,59 @@ enum pagoda_code pagoda_file_sync(const struct pagoda_file *file, struct pagoda_
 // valid.
 enum pagoda_code pagoda_file_close(struct pagoda_file *file, struct pagoda_error *error);
 
+// Saves a region to an image at `path` while it is used; an image that is there is replaced when
+// all of the new one is on disk. Its key is in a file beside it, `path` with `.key`, which is made
+// where there is none. `stop` is called once: when it has returned no thread writes to the region,
+// nor reads swapped-out pages, until `go_on` is called. That is the instant of the image. Null for
+// both if no thread uses the region meanwhile. `saved` may be null.
+//
+// # Safety
+// `region` is a handle or null, `path` a string or null; `stop` and `go_on` may be called with
+// `user` during the call, and must not unwind; `saved` is null or valid for a write; `error` null
+// or valid.
+enum pagoda_code pagoda_region_snapshot(const struct pagoda_region *region,
+                                        const char *path,
+                                        pagoda_writer_hook stop,
+                                        pagoda_writer_hook go_on,
+                                        void *user,
+                                        struct pagoda_saved *saved,
+                                        struct pagoda_error *error);
+
+// Makes a region with the content of the image at `path`, of which only the index is read now. It
+// is as long as the image, rounded up. Pages come when they are touched, and those of a recorded
+// working set ahead of that. A touch of a page that is damaged raises SIGBUS:
+// pagoda_region_read_at returns an error in its place. The image must not be written as long as
+// the region lives.
+//
+// # Safety
+// `manager` is a handle or null, `path` a string or null, `region` valid for a write or null,
+// `error` null or valid.
+enum pagoda_code pagoda_region_restore(const struct pagoda_manager *manager,
+                                       const char *path,
+                                       struct pagoda_region **region,
+                                       struct pagoda_error *error);
+
+// Records what was read of the image that a region was restored from, in order, beside the image:
+// the next pagoda_region_restore reads it ahead.
+//
+// # Safety
+// `region` is a handle or null, `error` null or valid.
+enum pagoda_code pagoda_region_record_working_set(const struct pagoda_region *region,
+                                                  struct pagoda_error *error);
+
+// Makes a region with the content of the file at `path`, as a private mapping: writes stay in the
+// region and never reach the file. It is as long as the file, rounded up, with zeroes behind its
+// end. A touch of a page that can't be read raises SIGBUS. `buffered` is as in pagoda_file_map.
+//
+// # Safety
+// `manager` is a handle or null, `path` a string or null, `region` valid for a write or null,
+// `error` null or valid.
+enum pagoda_code pagoda_region_map_private(const struct pagoda_manager *manager,
+                                           const char *path,
+                                           bool buffered,
+                                           struct pagoda_region **region,
+                                           struct pagoda_error *error);
+
 // The current figures. All are 0 in the child of a fork.
 //
 // # Safety
@@ -320,6 +390,40 @@ enum pagoda_code pagoda_manager_flush_releases(const struct pagoda_manager *mana
 // # Safety
 // `manager` is a handle or null, and not used again.
 void pagoda_manager_close(struct pagoda_manager *manager);
+
+// Sends a region to a pagoda_region_receive at `address`, like "tcp://10.0.0.2:7000" or
+// "unix:///run/x", while it is written: in rounds, and in the end, with its writers stopped, the
+// rest. `stop` is called once: when it has returned no thread writes to the region until this call
+// has returned. They may go on then unless the code is PAGODA_CODE_OK or PAGODA_CODE_UNCONFIRMED:
+// the other side has the region, or may have it. `downtime_ms` is how long they may stand still,
+// as far as it can be predicted. `token` is null, or what the receiver demands, of 16 bytes at
+// least. It encrypts nothing: between hosts use a network that you trust.
+//
+// # Safety
+// `region` is a handle or null, `address` and `token` are strings or null; `stop` may be called
+// with `user` during the call, and must not unwind; `error` is null or valid.
+enum pagoda_code pagoda_region_send(const struct pagoda_region *region,
+                                    const char *address,
+                                    const char *token,
+                                    uint32_t downtime_ms,
+                                    pagoda_writer_hook stop,
+                                    void *user,
+                                    struct pagoda_error *error);
+
+// Waits at `address` for a pagoda_region_send, `wait_ms` at most, and receives its region, of
+// `bytes_most` at most. It is there when all of it has arrived. Only a sender with the same
+// `token` is admitted; null admits any that reaches the address.
+//
+// # Safety
+// `manager` is a handle or null, `address` and `token` are strings or null, `region` is valid for
+// a write or null, `error` null or valid.
+enum pagoda_code pagoda_region_receive(const struct pagoda_manager *manager,
+                                       const char *address,
+                                       const char *token,
+                                       uint64_t bytes_most,
+                                       uint32_t wait_ms,
+                                       struct pagoda_region **region,
+                                       struct pagoda_error *error);
 
 // Makes a region of `bytes`, rounded up to whole base pages. `base_page_bytes` is 0 for the
 // manager's, or as in pagoda_builder_base_page. `limit_bytes` is 0, or the most that it may hold:

@@ -33,6 +33,12 @@ pub enum Code {
     OtherProcess = 8,
     /// The library is at fault; the handle may only be closed.
     Bug = 9,
+    /// The image could not be written or read, or is damaged; or the region was written meanwhile.
+    Image = 10,
+    /// The region could not be sent or received; the writers may go on.
+    Migration = 11,
+    /// The other side may have the region, or parts of it nowhere else: the writers may not go on.
+    Unconfirmed = 12,
 }
 
 /// Bytes of a message with its end: longer than any of ours but for paths.

@@ -10,7 +10,9 @@ mod adopted;
 mod builder;
 mod error;
 mod file;
+mod image;
 mod manager;
+mod migrate;
 mod region;
 mod stop;
 

@@ -14,7 +14,7 @@ use crate::manager::Manager;
 
 /// Managed memory: it reads as zero, takes no memory until it is touched, and is evicted where the
 /// budget of its manager is short.
-pub struct Region(pagoda::Region);
+pub struct Region(pub(crate) pagoda::Region);
 
 /// The failure to make a region.
 pub fn of_region(error: RegionError) -> Failure {

@@ -162,6 +162,108 @@ static void a_file(pagoda_manager *manager) {
     unlink(name);
 }
 
+static void count(void *user) {
+    *(int *)user += 1;
+}
+
+static void fill(pagoda_region *region) {
+    unsigned char *memory = (unsigned char *)pagoda_region_address(region);
+    for (size_t at = 0; at < pagoda_region_bytes(region); at += PAGE) {
+        memory[at + 3] = (unsigned char)(at / PAGE);
+        memory[at + 5] = 1;
+    }
+}
+
+static void check_filled(const pagoda_region *region, size_t bytes) {
+    unsigned char back[PAGE];
+    CHECK(pagoda_region_bytes(region) >= bytes);
+    for (size_t at = 0; at < bytes; at += PAGE) {
+        OK(pagoda_region_read_at(region, at, back, PAGE, &error));
+        CHECK(back[3] == (unsigned char)(at / PAGE) && back[5] == 1 && back[0] == 0);
+    }
+}
+
+static void an_image(pagoda_manager *manager) {
+    char directory[] = "/var/tmp/pagoda-c-XXXXXX", image[64], key[64], set[64];
+    CHECK(mkdtemp(directory) != NULL);
+    snprintf(image, sizeof image, "%s/image", directory);
+    snprintf(key, sizeof key, "%s/image.key", directory);
+    snprintf(set, sizeof set, "%s/image.ws", directory);
+    pagoda_region *region = NULL, *back = NULL;
+    pagoda_saved saved = {0, 0};
+    int calls = 0;
+    OK(pagoda_region_create(manager, 8 * MIB, 0, 0, &region, &error));
+    fill(region);
+    REFUSED(pagoda_region_restore(manager, image, &back, &error), PAGODA_CODE_IMAGE, "No such file");
+    CHECK(back == NULL);
+    REFUSED(pagoda_region_snapshot(region, "/nonexistent/image", NULL, NULL, NULL, NULL, &error), PAGODA_CODE_IMAGE, "/nonexistent");
+    OK(pagoda_region_snapshot(region, image, count, count, &calls, &saved, &error));
+    CHECK(calls == 2 && saved.file_bytes > 0);
+    OK(pagoda_region_write_at(region, 3, "x", 1, &error));
+    OK(pagoda_region_restore(manager, image, &back, &error));
+    check_filled(back, 8 * MIB);
+    OK(pagoda_region_record_working_set(back, &error));
+    CHECK(access(set, R_OK) == 0);
+    pagoda_region_close(back);
+    REFUSED(pagoda_region_record_working_set(region, &error), PAGODA_CODE_IMAGE, "not restored");
+    pagoda_region_close(region);
+    // Any file, of which nothing is changed.
+    OK(pagoda_region_map_private(manager, image, true, &region, &error));
+    OK(pagoda_region_read_at(region, 0, key + 40, 1, &error));
+    memset(pagoda_region_address(region), 0, saved.file_bytes);
+    pagoda_region_close(region);
+    OK(pagoda_region_restore(manager, image, &back, &error));
+    check_filled(back, 8 * MIB);
+    pagoda_region_close(back);
+    REFUSED(pagoda_region_map_private(manager, directory, true, &region, &error), PAGODA_CODE_FILE, "a directory");
+    CHECK(unlink(image) == 0 && unlink(set) == 0);
+    snprintf(key, sizeof key, "%s/image.key", directory);
+    CHECK(unlink(key) == 0 && rmdir(directory) == 0);
+}
+
+struct receiver {
+    pagoda_manager *manager;
+    const char *address, *token;
+    pagoda_region *region;
+    pagoda_error error;
+};
+
+static void *receive(void *given) {
+    struct receiver *receiver = (struct receiver *)given;
+    pagoda_region_receive(receiver->manager, receiver->address, receiver->token, 64 * MIB, 20000, &receiver->region, &receiver->error);
+    return NULL;
+}
+
+static void a_move(pagoda_manager *manager) {
+    char directory[] = "/var/tmp/pagoda-c-XXXXXX", path[64], address[80];
+    CHECK(mkdtemp(directory) != NULL);
+    snprintf(path, sizeof path, "%s/socket", directory);
+    snprintf(address, sizeof address, "unix://%s", path);
+    const char *token = "a token of the test's";
+    pagoda_region *region = NULL;
+    OK(pagoda_region_create(manager, 8 * MIB, 0, 0, &region, &error));
+    fill(region);
+    struct receiver receiver = {manager, address, token, NULL, {PAGODA_CODE_OK, {0}}};
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, receive, &receiver) == 0);
+    for (int tries = 0; access(path, F_OK) != 0; tries++) {
+        CHECK(tries < 20000);
+        usleep(1000);
+    }
+    int stopped = 0;
+    OK(pagoda_region_send(region, address, token, 300, count, &stopped, &error));
+    CHECK(pthread_join(thread, NULL) == 0 && stopped == 1);
+    CHECK(receiver.error.code == PAGODA_CODE_OK && receiver.region != NULL);
+    check_filled(receiver.region, 8 * MIB);
+    pagoda_region_close(receiver.region);
+    REFUSED(pagoda_region_send(region, address, token, 300, NULL, NULL, &error), PAGODA_CODE_MIGRATION, "connect");
+    REFUSED(pagoda_region_send(region, "nowhere", NULL, 300, NULL, NULL, &error), PAGODA_CODE_ARGUMENT, "nowhere");
+    REFUSED(pagoda_region_send(region, address, "short", 300, NULL, NULL, &error), PAGODA_CODE_ARGUMENT, "16");
+    pagoda_region_close(region);
+    unlink(path);
+    CHECK(rmdir(directory) == 0);
+}
+
 struct reader {
     pthread_t thread;
     const pagoda_region *region;
@@ -288,6 +390,8 @@ int main(int argc, char **argv) {
     figures(manager);
     adopted_memory(manager);
     a_file(manager);
+    an_image(manager);
+    a_move(manager);
     threads(manager);
     a_child(manager);
     OK(pagoda_set_abort_hook(told, NULL, &error));
