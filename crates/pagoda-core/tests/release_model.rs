@@ -4,13 +4,16 @@
 //! The threads are shuttle's, as in `entry_model`; the real `Queue` is between them, behind a lock.
 //! Rules are also left out and the check must fail.
 
+#[path = "support/queue_model.rs"]
+mod queue_model;
 mod support;
 
 use pagoda_core::release::batch::{Batch, Run};
 use pagoda_core::release::queue::{Piece, Queue, STALL_US, Taker};
+use queue_model::{Queued, start};
 use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use shuttle::sync::{Arc, Mutex};
-use shuttle::thread::{self, yield_now};
+use shuttle::thread::yield_now;
 use support::{fails, holds};
 
 const ENTRIES: u64 = 6;
@@ -91,33 +94,6 @@ impl World {
         self.queue().take(taker, 0)
     }
 
-    fn free_piece(&self, taker: Taker) -> bool {
-        let Some(piece) = self.take(taker) else { return false };
-        piece.runs().iter().for_each(|run| self.free(*run));
-        self.queue().freed(taker, &piece, 0);
-        true
-    }
-
-    fn work(&self) {
-        loop {
-            while self.free_piece(Taker::Worker) {}
-            if self.quit.load(Ordering::SeqCst) {
-                return;
-            }
-            yield_now();
-        }
-    }
-
-    fn flush(&self) {
-        loop {
-            while self.free_piece(Taker::Helper) {}
-            if self.without.waiting_for_hands || self.queue().is_idle() {
-                return;
-            }
-            yield_now();
-        }
-    }
-
     fn assert_balanced(&self) {
         let freed: u64 = self.freed.iter().map(|freed| freed.load(Ordering::SeqCst)).sum();
         let [queued, inline] = [&self.queued, &self.inline].map(|count| count.load(Ordering::SeqCst));
@@ -126,17 +102,29 @@ impl World {
     }
 }
 
+impl Queued for World {
+    fn step(&self, taker: Taker) -> bool {
+        let Some(piece) = self.take(taker) else { return false };
+        piece.runs().iter().for_each(|run| self.free(*run));
+        self.queue().freed(taker, &piece, 0);
+        true
+    }
+    fn is_idle(&self) -> bool {
+        self.queue().is_idle()
+    }
+    fn waits_for_hands(&self) -> bool {
+        !self.without.waiting_for_hands
+    }
+    fn is_ending(&self) -> bool {
+        self.quit.load(Ordering::SeqCst)
+    }
+}
+
 /// Two owners close beside a worker; one of them waits for its own, then all.
 fn closing(without: Without) {
     let world = World::new(without);
-    let worker = {
-        let world = Arc::clone(&world);
-        thread::spawn(move || world.work())
-    };
-    let other = {
-        let world = Arc::clone(&world);
-        thread::spawn(move || world.close(1))
-    };
+    let worker = start(&world, World::work);
+    let other = start(&world, |world| world.close(1));
     world.close(0);
     world.flush();
     for entry in 0..ENTRIES {
@@ -168,26 +156,20 @@ fn looking_and_taking_in_two_steps_is_missed() {
 /// A worker is found stalled while it has a piece in its hands and others close.
 fn stalling() {
     let world = World::new(Without::default());
-    let slow = {
-        let world = Arc::clone(&world);
-        thread::spawn(move || {
-            let piece = world.queue().take(Taker::Worker, 0);
-            yield_now();
-            if let Some(piece) = piece {
-                piece.runs().iter().for_each(|run| world.free(*run));
-                world.queue().freed(Taker::Worker, &piece, 2 * STALL_US);
-            }
-        })
-    };
-    let finder = {
-        let world = Arc::clone(&world);
-        thread::spawn(move || {
-            if world.queue().look(STALL_US) {
-                while world.free_piece(Taker::Helper) {}
-                assert!(world.queue().spare().is_none(), "inline from then on");
-            }
-        })
-    };
+    let slow = start(&world, |world| {
+        let piece = world.queue().take(Taker::Worker, 0);
+        yield_now();
+        if let Some(piece) = piece {
+            piece.runs().iter().for_each(|run| world.free(*run));
+            world.queue().freed(Taker::Worker, &piece, 2 * STALL_US);
+        }
+    });
+    let finder = start(&world, |world| {
+        if world.queue().look(STALL_US) {
+            while world.step(Taker::Helper) {}
+            assert!(world.queue().spare().is_none(), "inline from then on");
+        }
+    });
     world.close(0);
     world.close(1);
     [slow, finder].into_iter().for_each(|thread| thread.join().expect("no panic"));

@@ -4,13 +4,16 @@
 //! The threads are shuttle's; the real `Spans` is between them, behind a lock. Rules are also left
 //! out and the check must fail.
 
+#[path = "support/queue_model.rs"]
+mod queue_model;
 mod support;
 
 use pagoda_core::release::queue::Taker;
 use pagoda_core::release::spans::{Outcome, Piece, Spans, Sweep, Wants};
+use queue_model::{Queued, start};
 use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use shuttle::sync::{Arc, Mutex};
-use shuttle::thread::{self, yield_now};
+use shuttle::thread::yield_now;
 use support::{fails, holds};
 
 /// Entries of an owner: two pieces would be a thousand, so owners stand for pieces.
@@ -80,7 +83,7 @@ impl World {
         busy
     }
 
-    fn step(&self, taker: Taker, wants: Wants) -> bool {
+    fn walk_piece(&self, taker: Taker, wants: Wants) -> bool {
         let piece = self.queue().take(taker, wants, 0);
         let Some(piece) = piece else { return false };
         if piece.is_again {
@@ -94,47 +97,38 @@ impl World {
         true
     }
 
-    fn work(&self) {
-        while !self.quit.load(Ordering::SeqCst) {
-            if !self.step(Taker::Worker, Wants::All) {
-                yield_now();
-            }
-        }
-    }
-
-    fn flush(&self) {
-        loop {
-            if self.step(Taker::Helper, Wants::All) {
-                continue;
-            }
-            if self.without.waiting_for_hands || self.queue().is_idle() {
-                return;
-            }
-            yield_now();
-        }
-    }
-
     fn is_empty(&self, owner: u64) -> bool {
         let all = owner * ENTRIES..(owner + 1) * ENTRIES;
         all.into_iter().all(|at| self.entries[at as usize].load(Ordering::SeqCst) == EMPTY)
     }
 }
 
+impl Queued for World {
+    fn step(&self, taker: Taker) -> bool {
+        self.walk_piece(taker, Wants::All)
+    }
+    fn is_idle(&self) -> bool {
+        self.queue().is_idle()
+    }
+    fn waits_for_hands(&self) -> bool {
+        !self.without.waiting_for_hands
+    }
+    fn is_ending(&self) -> bool {
+        self.quit.load(Ordering::SeqCst)
+    }
+}
+
 /// Owners close beside a worker, while a thread that holds an entry of the first one needs room.
 fn closing(without: Without) {
     let world = World::new(without);
-    let start = |of: fn(&World)| {
-        let world = Arc::clone(&world);
-        thread::spawn(move || of(&world))
-    };
-    let worker = start(World::work);
+    let worker = start(&world, World::work);
     // It moves entry 1 of the first owner, and needs room for that: it must not wait for itself.
     world.busy[1].store(true, Ordering::SeqCst);
-    let mover = start(|world| {
-        while world.step(Taker::Helper, Wants::Room) {}
+    let mover = start(&world, |world| {
+        while world.walk_piece(Taker::Helper, Wants::Room) {}
         world.busy[1].store(false, Ordering::SeqCst);
     });
-    let other = start(|world| world.queue().hand_over(1, ENTRIES, 0).expect("room"));
+    let other = start(&world, |world| world.queue().hand_over(1, ENTRIES, 0).expect("room"));
     world.queue().hand_over(0, ENTRIES, 0).expect("room");
     world.flush();
     assert!(world.is_empty(0), "all of it is released after a flush");

@@ -34,7 +34,9 @@ pub struct DoctorArgs {
 struct Findings {
     /// Whether `pagoda run` works here.
     works: bool,
-    /// Why not.
+    /// The one that it works by without options: `engine`, or `kernel` for the kernel's swap.
+    backend: Option<&'static str>,
+    /// Why the engine does not work.
     reason: Option<String>,
     /// The way to a userfaultfd that it takes.
     way: Option<String>,
@@ -48,13 +50,23 @@ impl Findings {
         let mends = remedies::mends(report, &rows);
         let missing = report.run.err().map(|missing| missing.to_string());
         let not_installed = || {
-            let Installation { preload, store_directory } = installation;
+            let Installation { preload, store_directory, .. } = installation;
             let refused = preload.as_ref().err().or(store_directory.as_ref().err());
             refused.map(ToString::to_string)
         };
+        // A run takes the kernel's swap only where the machine refuses the engine.
+        let is_by_kernel = missing.is_some()
+            && rows::kernel_swap(report, installation).is_ok()
+            && installation.store_directory.is_ok();
         let reason = missing.or_else(not_installed);
+        let backend = match (&reason, is_by_kernel) {
+            (None, _) => Some("engine"),
+            (Some(_), true) => Some("kernel"),
+            (Some(_), false) => None,
+        };
         Self {
-            works: reason.is_none(),
+            works: backend.is_some(),
+            backend,
             reason,
             way: report.run.ok().map(|access| access.way.to_string()),
             rows,
@@ -63,9 +75,14 @@ impl Findings {
     }
 
     fn headline(&self) -> String {
-        match &self.reason {
-            None => "pagoda run: works here".to_owned(),
-            Some(reason) => format!("pagoda run: does not work here: {reason}"),
+        match (&self.reason, self.works) {
+            (None, _) => "pagoda run: works here".to_owned(),
+            (Some(reason), true) => {
+                format!(
+                    "pagoda run: works here by the kernel's swap (--backend kernel), not by the engine: {reason}"
+                )
+            }
+            (Some(reason), false) => format!("pagoda run: does not work here: {reason}"),
         }
     }
 }

@@ -59,6 +59,7 @@ pub fn rows(report: &Report, installation: &Installation) -> Vec<Row> {
     let mut rows = userfault::rows(&report.userfault);
     rows.push(kernel(report));
     rows.extend(installed(installation));
+    rows.push(kernel_row(report, installation));
     rows.push(scan(report));
     rows.extend(huge_pages(&report.machine));
     rows.extend(limits(&report.machine));
@@ -90,7 +91,30 @@ fn kernel(report: &Report) -> Row {
     )
 }
 
-fn installed(Installation { preload, store_directory }: &Installation) -> [Row; 2] {
+/// Whether the kernel's swap can keep the budget of a run. The error names the thing that is
+/// missing.
+pub fn kernel_swap(report: &Report, installation: &Installation) -> Result<(), String> {
+    installation.kernel_groups.clone()?;
+    match report.machine.zram.module {
+        ZramModule::Loaded | ZramModule::Loadable => Ok(()),
+        ZramModule::Absent => Err("the kernel has no zram".to_owned()),
+    }
+}
+
+fn kernel_row(report: &Report, installation: &Installation) -> Row {
+    let swap = kernel_swap(report, installation);
+    row(
+        ("kernel_swap", "run by the kernel's swap"),
+        if swap.is_ok() { State::Ok } else { State::Limited },
+        swap.map_or_else(|missing| missing, |()| "root, control groups of version 1, zram".to_owned()),
+        [
+            "serves programs that the engine can't get into, as static ones",
+            "programs that the engine can't get into are refused, as static ones",
+        ],
+    )
+}
+
+fn installed(Installation { preload, store_directory, .. }: &Installation) -> [Row; 2] {
     let tried = |tried: Result<String, &ExitError>| match tried {
         Ok(found) => (State::Ok, found),
         Err(error) => (State::Missing, error.to_string()),

@@ -57,7 +57,8 @@ fn healthy() -> Report {
 
 fn installed() -> Installation {
     let library = Library { path: "/lib/p.so".into(), origin: "from a test" };
-    Installation { preload: Ok(library), store_directory: Ok("/var/tmp".into()) }
+    let kernel_groups = Err("it needs root; run pagoda as root".to_owned());
+    Installation { preload: Ok(library), store_directory: Ok("/var/tmp".into()), kernel_groups }
 }
 
 fn findings(report: &Report) -> Findings {
@@ -183,6 +184,38 @@ fn a_run_that_would_not_start_does_not_work() {
         assert!(!findings.works && reason == Some(&format!("{what} is refused")), "{reason:?}");
         assert_eq!(state(&findings, id), State::Missing);
         assert!(steps(&findings).contains(step), "{}", steps(&findings));
+    }
+}
+
+/// A run takes the kernel's swap where the machine refuses the engine, and not for want of a
+/// library.
+#[test]
+fn a_machine_that_refuses_the_engine_works_by_the_kernels_swap_where_that_is_possible() {
+    let root = || Installation { kernel_groups: Ok(()), ..installed() };
+    let denied = || refused(Refusal::NoDevice, Refusal::NotBuilt);
+    let findings = Findings::new(&denied(), &root());
+    assert_eq!((findings.works, findings.backend), (true, Some("kernel")));
+    let headline = findings.headline();
+    assert!(
+        headline.starts_with("pagoda run: works here by the kernel's swap (--backend kernel)"),
+        "{headline}"
+    );
+    assert!(headline.contains("not by the engine: no full userfaultfd"), "{headline}");
+    assert_eq!(state(&findings, "kernel_swap"), State::Ok);
+    assert_eq!(Findings::new(&healthy(), &root()).backend, Some("engine"));
+
+    let mut without_zram = denied();
+    without_zram.machine.zram.module = ZramModule::Absent;
+    let no = || Err(ExitError::own("refused"));
+    for (report, installation) in [
+        (without_zram, root()),
+        (denied(), installed()),
+        (denied(), Installation { store_directory: Err(ExitError::own("refused")), ..root() }),
+        (healthy(), Installation { preload: no(), ..root() }),
+    ] {
+        let findings = Findings::new(&report, &installation);
+        assert_eq!((findings.works, findings.backend), (false, None), "{}", findings.headline());
+        assert!(findings.headline().starts_with("pagoda run: does not work here: "));
     }
 }
 

@@ -73,7 +73,7 @@ pub struct RunArgs {
     /// [default: fair].
     #[arg(long, value_name = "NAME", default_value_t, hide_default_value = true)]
     zone_policy: ZonePolicy,
-    /// What keeps the budget. By the kernel's swap also static and setuid programs and those of
+    /// The keeper of the budget. By the kernel's swap also static and setuid programs and those of
     /// another C library are served, and any memory but locked one. A run by it ends all processes
     /// that the program leaves behind, and the program if pagoda is killed; there is one at a time.
     #[arg(long, value_name = "NAME", value_enum, default_value_t)]
@@ -287,13 +287,19 @@ pub struct Installation {
     pub preload: Result<Library, ExitError>,
     /// Where the store's file goes.
     pub store_directory: Result<PathBuf, ExitError>,
+    /// Whether this process may make the control groups of a run by the kernel's swap.
+    pub kernel_groups: Result<(), String>,
 }
 
 impl Installation {
-    /// Tries both. Nothing is left behind but the file of a library that is inside this command,
+    /// Tries all. Nothing is left behind but the file of a library that is inside this command,
     /// as after a run.
     pub fn find() -> Self {
-        Self { preload: preload_library(), store_directory: store_directory(None, None) }
+        Self {
+            preload: preload_library(),
+            store_directory: store_directory(None, None),
+            kernel_groups: kernel::places().map(drop),
+        }
     }
 }
 

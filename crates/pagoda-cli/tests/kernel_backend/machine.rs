@@ -1,6 +1,8 @@
-//! What a run by the kernel's swap needs of the machine, what it holds, and what it has left.
+//! The machine as a run by the kernel's swap needs it, and the things that a run holds or has left.
 
-use std::fs;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -59,9 +61,37 @@ pub fn with(what: &str) -> Option<Machine> {
     Some(Machine { fill, command, directory, _turn: turn })
 }
 
+/// Those names in a directory that are of the run of this process.
+fn names(directory: &Path, pid: u32) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
+    let name = format!("pagoda-run-{pid}-");
+    let is_its =
+        |path: &PathBuf| path.file_name().is_some_and(|file| file.to_string_lossy().starts_with(&name));
+    entries.filter(is_its).collect()
+}
+
 /// The memory group of the run of this process.
 fn group(pid: u32) -> PathBuf {
-    Controller::below_own().expect("a controller").root().join(format!("pagoda-run-{pid}"))
+    let memory = Controller::below_own().expect("a controller");
+    names(memory.root(), pid).pop().unwrap_or_else(|| "/nonexistent".into())
+}
+
+/// The freezer group of the run of this process.
+pub fn freezer_of(pid: u32) -> Option<PathBuf> {
+    names(&freezer::below_own().expect("a freezer"), pid).pop()
+}
+
+/// How many zram devices there are that are no swap area yet.
+pub fn bare_devices() -> usize {
+    let blocks = fs::read_dir("/sys/block").expect("block devices").flatten();
+    let names =
+        blocks.map(|entry| entry.file_name()).filter(|name| name.to_string_lossy().starts_with("zram"));
+    let mut header = [0; 4096];
+    let mut is_swap = |name: &OsString| {
+        let read = File::open(Path::new("/dev").join(name)).and_then(|mut file| file.read_exact(&mut header));
+        read.is_ok() && header.ends_with(b"SWAPSPACE2")
+    };
+    names.filter(|name| !is_swap(name)).count()
 }
 
 /// The zram devices of the run of this process.
@@ -78,20 +108,30 @@ fn devices(pid: u32) -> Vec<String> {
 /// All that the run of this process has set up and that is still there.
 pub fn left(pid: u32) -> Vec<String> {
     let mut left = devices(pid);
-    let name = format!("pagoda-run-{pid}");
-    let frozen = freezer::below_own().expect("a freezer").join(&name);
-    let note = PathBuf::from("/run/pagoda-kernel");
-    let paths = [group(pid), frozen, note].into_iter().filter(|path| path.exists());
+    let note = Some(PathBuf::from("/run/pagoda-kernel")).filter(|note| note.exists());
+    let files = names(Path::new("/var/tmp"), pid);
+    let groups =
+        [Controller::below_own().expect("a controller").root(), &freezer::below_own().expect("a freezer")]
+            .map(|root| names(root, pid));
+    let paths = note.into_iter().chain(files).chain(groups.into_iter().flatten());
     left.extend(paths.map(|path| path.display().to_string()));
-    let files = fs::read_dir("/var/tmp").into_iter().flatten().flatten();
-    left.extend(
-        files
-            .map(|file| file.file_name().to_string_lossy().into_owned())
-            .filter(|file| file.starts_with(&name)),
-    );
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    let name = format!("pagoda-run-{pid}-");
     left.extend(swaps.lines().filter(|line| line.contains(&name)).map(str::to_owned));
     left
+}
+
+/// The guard of the run of this process.
+pub fn guard_of(pid: u32) -> u32 {
+    let processes = fs::read_dir("/proc").expect("proc").flatten();
+    let mut numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let is_it = |number: &u32| {
+        let stat = fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
+        let fields = stat.rsplit_once(") ").map(|(_, fields)| fields.split(' ').collect::<Vec<_>>());
+        // Its parent and its session.
+        fields.is_some_and(|fields| fields[1] == pid.to_string() && fields[3] == number.to_string())
+    };
+    numbers.find(is_it).expect("a guard, in a session of its own")
 }
 
 impl Machine {

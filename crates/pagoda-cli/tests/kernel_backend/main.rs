@@ -9,7 +9,9 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use machine::{Machine, left, with};
+use machine::{Machine, bare_devices, freezer_of, guard_of, left, with};
+use pagoda_linux::process::child::send;
+use pagoda_linux::testing::wait::until;
 
 const BUDGET: u64 = 64 << 20;
 const OVER_MOST: u64 = 16 << 20;
@@ -91,25 +93,69 @@ fn content_that_compresses_or_not_or_no_longer() {
     }
 }
 
+fn has_ended(pid: &String) -> bool {
+    !std::path::Path::new(&format!("/proc/{pid}/exe")).exists()
+}
+
+/// A program with a child, which no signal of pagoda's end reaches, both held.
 #[test]
-fn a_run_that_was_killed_is_undone_by_the_next() {
+fn a_run_that_is_killed_is_undone_by_its_guard_with_all_processes() {
     let Some(machine) = with("a run that is killed") else { return };
-    let mut child = started(pagoda(&[]).arg(&machine.fill).args(["128", "256", "1", "0", "100"]));
+    let fill = machine.fill.to_str().expect("a name");
+    let script = format!("{fill} 96 256 1 0 100 & wait");
+    let mut child = started(pagoda(&["--backend", "kernel"]).args(["sh", "-c", &script]));
+    let pid = child.id();
+    let processes = Machine::processes(pid);
+    assert_eq!(processes.len(), 2, "{processes:?}");
+    assert!(left(pid).len() >= 4, "{:?}", left(pid));
+    let freezer = freezer_of(pid).expect("a freezer");
+    std::fs::write(freezer.join("freezer.state"), "FROZEN").expect("held");
+    child.kill().expect("killed");
+    drop(child.wait());
+    until("all processes end", || processes.iter().all(has_ended));
+    until("nothing is left", || left(pid).is_empty());
+}
+
+#[test]
+fn a_run_that_is_killed_with_its_guard_is_undone_by_the_next() {
+    let Some(machine) = with("a run that is killed") else { return };
+    let mut child = started(pagoda(&[]).arg(&machine.fill).args(["96", "256", "1", "0", "100"]));
     let pid = child.id();
     let processes = Machine::processes(pid);
     assert_eq!(processes.len(), 1, "{processes:?}");
+    let guard = guard_of(pid);
+    let freezer = freezer_of(pid).expect("a freezer");
+    std::fs::write(freezer.join("freezer.state"), "FROZEN").expect("held");
+    send(guard, libc::SIGKILL).expect("sent");
+    until("the guard ends", || has_ended(&guard.to_string()));
     child.kill().expect("killed");
-    drop(wait(child));
-    assert!(left(pid).len() >= 3, "{:?}", left(pid));
-    let ended = |pid: &String| !std::path::Path::new(&format!("/proc/{pid}/exe")).exists();
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while !processes.iter().all(ended) && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    assert!(processes.iter().all(ended), "the program ends with pagoda");
+    drop(child.wait());
+    assert!(left(pid).len() >= 4, "{:?}", left(pid));
+    assert!(!has_ended(&processes[0]), "it is held, and so does not end");
     let output = pagoda(&["--backend", "kernel"]).args(["echo", "ran"]).output().expect("pagoda starts");
     assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(0), "ran\n"), "{output:?}");
+    until("all processes end", || processes.iter().all(has_ended));
     assert_eq!(left(pid), Vec::<String>::new());
+}
+
+#[test]
+fn a_run_that_is_killed_at_any_step_leaves_nothing() {
+    let Some(_machine) = with("a run that is killed at any step") else { return };
+    let before = bare_devices();
+    for step in 0..40 {
+        let mut command = pagoda(&["--backend", "kernel", "--quiet"]);
+        let mut child = command.args(["sleep", "0.01"]).spawn().expect("pagoda starts");
+        std::thread::sleep(Duration::from_millis(2 * step));
+        child.kill().expect("killed");
+        drop(child.wait());
+        // Before there is a guard, and anything to be undone, there is a note.
+        let note = |left: &String| left == "/run/pagoda-kernel";
+        until("nothing is left", || left(child.id()).iter().all(note));
+        until("no device is left", || bare_devices() <= before);
+    }
+    let output = pagoda(&["--backend", "kernel"]).args(["echo", "ran"]).output().expect("pagoda starts");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(left(0), Vec::<String>::new());
 }
 
 #[test]
@@ -129,7 +175,7 @@ fn signals_reach_the_program_and_end_it() {
     let Some(machine) = with("signals") else { return };
     let child = started(pagoda(&[]).arg(&machine.fill).args(["96", "256", "1", "0", "100"]));
     let pid = child.id();
-    pagoda_linux::process::child::send(pid, libc::SIGTERM).expect("sent");
+    send(pid, libc::SIGTERM).expect("sent");
     let output = wait(child);
     assert_eq!(output.status.code(), Some(143), "{output:?}");
     assert!(text(&output.stderr).contains("ended by signal 15"), "{output:?}");

@@ -74,6 +74,19 @@ fn standard_input_output_error_and_status_are_the_managed_programs() {
 }
 
 #[test]
+fn without_options_the_engine_keeps_the_budget_where_it_gets_in() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let stats = directory.path().join("stats.json");
+    let options = ["--quiet", "--stats", stats.to_str().expect("a name")];
+    let Some(mut command) = managed(&options, "whole(); exit 3") else { return };
+    let output = output(&mut command);
+    assert_eq!((text(&output.stderr).as_str(), output.status.code()), ("", Some(3)));
+    let stats: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(&stats).expect("written")).expect("JSON");
+    assert_eq!((&stats["backend"], &stats["status"]), (&"engine".into(), &"managed".into()), "{stats}");
+}
+
+#[test]
 fn a_managed_program_that_a_signal_ends_says_so_and_has_the_table_of_its_engine() {
     for (signal, number) in [("TERM", 15), ("KILL", 9), ("INT", 2), ("SEGV", 11)] {
         let directory = tempfile::tempdir().expect("a directory");

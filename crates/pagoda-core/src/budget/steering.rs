@@ -99,7 +99,7 @@ pub enum Areas {
     DropZram,
 }
 
-/// What is to be done after a look.
+/// The changes to make after a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Orders {
     /// The limit of the group.
@@ -127,6 +127,8 @@ pub struct Steering {
     files: Vec<u64>,
     zram_fails: bool,
     file_fails: bool,
+    /// There was no memory for the content of the newest device.
+    drop_fails: bool,
     zram_before: u64,
     paused_us: u64,
     is_held: bool,
@@ -150,6 +152,7 @@ impl Steering {
             files: Vec::new(),
             zram_fails: false,
             file_fails: false,
+            drop_fails: false,
             zram_before: 0,
             paused_us: 0,
             is_held: false,
@@ -186,6 +189,8 @@ impl Steering {
     /// An area was added as ordered, or could not be, if its size is zero. Then no other of its
     /// kind is asked for.
     pub fn added(&mut self, areas: Areas, bytes: Bytes) {
+        // Its content may have more room now.
+        self.drop_fails &= bytes == Bytes::ZERO;
         let (kind, fails) = match areas {
             Areas::AddZram(_) => (&mut self.devices, &mut self.zram_fails),
             Areas::AddFile(_) => (&mut self.files, &mut self.file_fails),
@@ -197,9 +202,13 @@ impl Steering {
         }
     }
 
-    /// The newest device is gone.
-    pub fn dropped(&mut self) {
-        self.devices.pop();
+    /// The newest device is gone, or there is no memory for its content. Then it is asked for again
+    /// only when another area was added: the program is held while it is tried.
+    pub fn dropped(&mut self, is_gone: bool) {
+        self.drop_fails = !is_gone;
+        if is_gone {
+            self.devices.pop();
+        }
     }
 
     /// Decides by a look. The caller sets the limit, then changes the areas and says so by
@@ -223,7 +232,7 @@ impl Steering {
         let wakes = sight.is_paused && (left >= WAKING || areas != Areas::Keep);
         Orders {
             limit: Bytes::new(self.limit),
-            // What a device holds comes back through memory, and has to go elsewhere first.
+            // The content of a device comes back through memory, and has to go elsewhere first.
             holds: holds || areas == Areas::DropZram,
             areas,
             wakes_by: wakes.then(|| Bytes::new(self.limit + WAKING)),
@@ -271,7 +280,7 @@ impl Steering {
         let part = self.budget / 8;
         let (zram, content) = (sight.zram_memory.get(), sight.zram_content.get());
         let most = self.budget - self.floor().get();
-        if zram + lead(self.budget) / 2 > most && self.devices.len() > 1 {
+        if zram + lead(self.budget) / 2 > most && self.devices.len() > 1 && !self.drop_fails {
             return Areas::DropZram;
         }
         let is_known = content >= KNOWN_BY && !self.zram_fails;
@@ -312,7 +321,7 @@ impl Steering {
     }
 }
 
-/// What the limit leaves for compressed memory that is not seen yet.
+/// The room that the limit leaves for compressed memory that is not seen yet.
 fn lead(budget: u64) -> u64 {
     (budget / LEAD_SHARE).clamp(LEAD_LEAST, LEAD_MOST)
 }

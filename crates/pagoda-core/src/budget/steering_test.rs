@@ -30,8 +30,7 @@ struct World {
 
 /// Two processors compress so much, at best.
 const SWAPPED_PER_US: u64 = 1000;
-/// The limit falls by so much in a look, at most; of a program that is not held
-/// not below what is in use.
+/// The limit of a program that is held falls by so much in a look, at most.
 const LOWERED_HELD: u64 = 4 * MIB;
 /// A look takes so long.
 const LOOK_US: u64 = 1000;
@@ -66,7 +65,7 @@ impl World {
         }
     }
 
-    /// The kernel swaps out what is over the limit.
+    /// The kernel swaps out the excess over the limit.
     fn swap_out(&mut self, limit: u64) {
         let over = self.group.saturating_sub(limit);
         let to_zram = over.min(self.zram_room.saturating_sub(self.content));
@@ -150,7 +149,7 @@ impl World {
                 self.memory -= (self.memory * moved).checked_div(self.content).unwrap_or(0);
                 self.content -= moved;
                 self.file += moved;
-                self.steering.dropped();
+                self.steering.dropped(true);
             }
         }
         if orders.areas != Areas::Keep {
@@ -225,7 +224,7 @@ fn content_that_fits_compressed_is_never_spilled() {
 }
 
 #[test]
-fn what_does_not_fit_uses_all_of_the_budget_first() {
+fn content_that_does_not_fit_uses_all_of_the_budget_first() {
     let mut world = World::new(256, 1 << 20, 535);
     world.grow(1024, 1000);
     world.rest(100);
@@ -298,6 +297,26 @@ fn an_area_that_could_not_be_added_is_not_asked_for_again() {
         steering.added(asked, Bytes::ZERO);
     }
     assert_eq!(steering.look(&full).areas, Areas::Keep);
+}
+
+/// The program is held while it is tried: again at once would be for good.
+#[test]
+fn a_device_whose_content_fits_nowhere_is_given_up_only_once_there_is_more_room() {
+    let mut steering = Steering::new(Bytes::mib(64), Bytes::gib(1));
+    let device = Bytes::mib(30);
+    (0..2).for_each(|_| steering.added(Areas::AddZram(device), device));
+    let sight = Sight { zram_memory: Bytes::mib(55), zram_content: Bytes::mib(60), ..Sight::default() };
+    let full = Sight { zram_used: Bytes::mib(60), limit: steering.floor(), ..sight };
+    let orders = steering.look(&full);
+    assert!(orders.areas == Areas::DropZram && orders.holds, "{orders:?}");
+    steering.dropped(false);
+    let orders = steering.look(&full);
+    assert!(orders.areas == Areas::Keep && !orders.holds, "{orders:?}");
+    let file = steering.first_file();
+    steering.added(Areas::AddFile(file), file);
+    assert_eq!(steering.look(&full).areas, Areas::DropZram);
+    steering.dropped(true);
+    assert_ne!(steering.look(&full).areas, Areas::DropZram, "the last one stays");
 }
 
 #[test]

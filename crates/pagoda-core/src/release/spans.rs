@@ -53,7 +53,7 @@ pub enum Wants {
 pub struct Piece<T> {
     /// The owner of the entries.
     pub owner: T,
-    /// What is to be done with each of them.
+    /// The purpose of the walk.
     pub sweep: Sweep,
     /// Their numbers.
     pub entries: Range<u64>,
@@ -95,7 +95,7 @@ pub struct Spans<T> {
     /// Released owners, to be dropped by a thread that may free memory.
     released: Vec<T>,
     numbers: u64,
-    /// Pieces that were walked, ever.
+    /// Pieces whose walk changed anything, ever.
     walked: u64,
     worker_has: u32,
     /// The time of the worker's last progress, or when it first had work again.
@@ -179,7 +179,8 @@ impl<T: Clone> Spans<T> {
             self.worker_has -= 1;
             self.worker_gets_on(now_us);
         }
-        self.walked += 1;
+        // While entries stay busy each repeated sweep over them changes nothing.
+        self.walked += u64::from(!piece.is_again || busy.is_none());
         let at = self.items.iter().position(|item| item.number == piece.number);
         let at = at.expect("an owner with a piece in a thread's hands stays in the queue");
         let item = &mut self.items[at];
@@ -220,7 +221,8 @@ impl<T: Clone> Spans<T> {
         let has = |item: &Item<T>| !item.rest.is_empty() || item.in_hands > 0;
         self.items.iter().any(|item| item.sweep == Sweep::Frames && !item.is_again && has(item))
     }
-    /// The pieces that were walked so far: it grows as long as any thread gets on.
+    /// A count that grows whenever a piece is walked. It does not grow by a repeated sweep over
+    /// entries that stay busy: a thread that waits for room may itself hold one of them.
     #[must_use]
     pub fn walked(&self) -> u64 {
         self.walked
@@ -289,10 +291,13 @@ mod tests {
         assert!(spans.take(Taker::Helper, Wants::Room, 0).is_none(), "it may hold entry 7 itself");
         let piece = spans.take(Taker::Worker, Wants::All, 0).expect("a piece");
         assert!(piece.is_again && piece.entries == (7..9) && piece.sweep == Sweep::Frames);
+        let walked = spans.walked();
         assert_eq!(spans.done(Taker::Worker, &piece, Some(7..8), 0), Outcome::Going);
+        assert_eq!(spans.walked(), walked, "it found one busy still");
         let piece = spans.take(Taker::Worker, Wants::All, 0).expect("a piece");
         assert_eq!(piece.entries, 7..8);
         assert_eq!(spans.done(Taker::Worker, &piece, None, 0), Outcome::FramesBack);
+        assert_eq!(spans.walked(), walked + 1);
         let piece = spans.take(Taker::Helper, Wants::Room, 0).expect("a piece");
         assert!(!piece.is_again && piece.entries == (0..100), "the next sweep is whole");
     }

@@ -1,7 +1,7 @@
 //! The machine around userfaultfd: kernel, huge pages, counters, swap, cgroups, limits.
 //!
-//! None of it decides whether Pagoda works, all of it how well, and which baselines a bench has. An
-//! unknown value is `None` or empty, never a guess.
+//! Pagoda works without any of them. They decide how well it works, and which baselines a bench
+//! has. An unknown value is `None` or empty, never a guess.
 
 use std::fs;
 use std::os::fd::{FromRawFd, OwnedFd};

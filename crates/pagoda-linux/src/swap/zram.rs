@@ -2,19 +2,26 @@
 //!
 //! A device is added for each run and removed when its handle is dropped; devices that were there
 //! before are never used. The device's memory is charged to no group, so its own limit bounds it.
-//! This module must never reset a device that it did not add or that does not carry the label it is
-//! asked for.
+//! The kernel gives numbers of removed devices out again, so a device is known by its sequence
+//! number as well. This module must never reset a device that it did not add or that does not carry
+//! the label it is asked for.
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 
 use crate::swap::swapfile::{self, Label, Swap};
 
-const CONTROL: &str = "/sys/class/zram-control";
+/// The directory by whose files devices are added and removed.
+pub const CONTROL: &str = "/sys/class/zram-control";
+
+/// The kernel removes no device that is open, and udev looks into each for some milliseconds.
+const REMOVE_MS_MAX: u64 = 2000;
 
 /// How a device is to be set up.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +63,39 @@ pub struct ZramSwap {
 #[derive(Debug)]
 struct Added(Device);
 
+/// A device that was added. A later one of the same number has another sequence number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceId {
+    /// Its number.
+    pub number: u32,
+    /// Its `diskseq`; 0 where the kernel has none (before Linux 5.15).
+    pub sequence: u64,
+}
+
+impl DeviceId {
+    /// The device that has this number now.
+    #[must_use]
+    pub fn of(number: u32) -> Self {
+        let text = fs::read_to_string(format!("/sys/block/zram{number}/diskseq")).unwrap_or_default();
+        Self { number, sequence: text.trim().parse().unwrap_or(0) }
+    }
+}
+
+/// Adds a device, which is not set up yet. Tries `modprobe zram` if the kernel has no zram yet.
+///
+/// # Errors
+/// The kernel's.
+pub fn add() -> io::Result<DeviceId> {
+    if !Path::new(CONTROL).exists() {
+        // Without the module the next step fails with a clear message; modprobe's own is worth
+        // less.
+        let _ = Command::new("modprobe").arg("zram").output();
+    }
+    let number = tried("adding a zram device", fs::read_to_string(format!("{CONTROL}/hot_add")))?;
+    let number = number.trim().parse().map_err(|_| io::Error::other("the kernel named no zram device"))?;
+    Ok(DeviceId::of(number))
+}
+
 /// A device by its number.
 #[derive(Debug)]
 struct Device {
@@ -69,23 +109,20 @@ fn tried<T>(what: &str, result: io::Result<T>) -> io::Result<T> {
 }
 
 impl ZramSwap {
-    /// Adds a device and enables it as swap. Tries `modprobe zram` if the kernel has no zram yet.
+    /// Adds a device and enables it as swap.
+    ///
+    /// # Errors
+    /// The kernel's, with the step that failed.
     pub fn create(setup: Setup) -> io::Result<Self> {
-        Self::create_told(setup, |_| Ok(()))
+        Self::create_on(add()?, setup)
     }
 
-    /// The same. `told` gets the device's number before it is set up, so that a note can name it
-    /// also if this process is killed meanwhile.
-    pub fn create_told(setup: Setup, told: impl FnOnce(u32) -> io::Result<()>) -> io::Result<Self> {
-        if !Path::new(CONTROL).exists() {
-            // Without the module the next step fails with a clear message; modprobe's own is worth
-            // less.
-            let _ = Command::new("modprobe").arg("zram").output();
-        }
-        let id = tried("adding a zram device", fs::read_to_string(format!("{CONTROL}/hot_add")))?;
-        let id = id.trim().parse().map_err(|_| io::Error::other("the kernel named no zram device"))?;
-        let mut added = Added(Device { id, made_node: false });
-        told(id)?;
+    /// The same on a device that was [added](add) before, which it owns from now on.
+    ///
+    /// # Errors
+    /// The kernel's, with the step that failed.
+    pub fn create_on(device: DeviceId, setup: Setup) -> io::Result<Self> {
+        let mut added = Added(Device { id: device.number, made_node: false });
         let device = &mut added.0;
         tried("choosing lz4 for zram", device.set("comp_algorithm", "lz4"))?;
         tried("setting the size of zram", device.set("disksize", &setup.disk_bytes.to_string()))?;
@@ -96,6 +133,17 @@ impl ZramSwap {
         swapfile::write_header(&device.node(), setup.disk_bytes, setup.label)?;
         let swap = tried("enabling zram as swap", Swap::enable(&device.node(), setup.priority))?;
         Ok(Self { _swap: swap, device: added })
+    }
+
+    /// Switches it off and removes it; blocks while its content is swapped in.
+    ///
+    /// # Errors
+    /// It, still in use, where the kernel has no memory for its content.
+    pub fn give_up(self) -> Result<(), Self> {
+        match swapfile::disable(&self.node()) {
+            Ok(()) => Ok(()),
+            Err(_) => Err(self),
+        }
     }
 
     /// Its device file, as /proc/swaps names it.
@@ -135,27 +183,42 @@ impl Device {
         fs::write(self.attribute(name), value)
     }
 
-    /// Containers often have a `/dev` that the kernel adds nothing to.
+    /// Containers often have a `/dev` that the kernel adds nothing to. A file of that name that is
+    /// another device is refused.
     fn ensure_node(&mut self) -> io::Result<()> {
-        if self.node().exists() {
-            return Ok(());
-        }
         let numbers = fs::read_to_string(self.attribute("dev"))?;
         let number = |field: Option<&str>| field.and_then(|text| text.trim().parse::<u32>().ok());
         let mut fields = numbers.split(':');
         let (Some(major), Some(minor)) = (number(fields.next()), number(fields.next())) else {
             return Err(io::Error::other("the kernel gave zram no device number"));
         };
+        let device = makedev(major, minor);
+        if let Ok(found) = fs::symlink_metadata(self.node()) {
+            let is_it = found.file_type().is_block_device() && found.rdev() == device;
+            return if is_it { Ok(()) } else { Err(io::Error::other("its file in /dev is another device")) };
+        }
         let mode = Mode::RUSR | Mode::WUSR;
-        mknodat(CWD, self.node(), FileType::BlockDevice, mode, makedev(major, minor))?;
+        mknodat(CWD, self.node(), FileType::BlockDevice, mode, device)?;
         self.made_node = true;
         Ok(())
     }
 
-    /// Resets and removes the device; it must be off.
+    /// Resets and removes the device, which must be off. Waits for two seconds at most where
+    /// another process has it open.
     fn remove(&self) -> io::Result<()> {
-        self.set("reset", "1")?;
-        fs::write(format!("{CONTROL}/hot_remove"), self.id.to_string())?;
+        let deadline = Instant::now() + Duration::from_millis(REMOVE_MS_MAX);
+        let remove = || {
+            self.set("reset", "1")?;
+            fs::write(format!("{CONTROL}/hot_remove"), self.id.to_string())
+        };
+        loop {
+            match remove() {
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                done => break done?,
+            }
+        }
         if self.made_node {
             let _ = fs::remove_file(self.node());
         }
@@ -188,19 +251,25 @@ pub fn remove_where(label: Label, pick: impl Fn(u32) -> bool) -> io::Result<Vec<
     Ok(removed)
 }
 
-/// Switches off and removes the device of this number if process `owner` made it with this label,
-/// or was ended before it gave it content. Returns whether it was there and is gone.
+/// Switches off and removes a device that process `owner` added, whether it got as far as giving it
+/// this label or not. Returns whether it was there and is gone: a later device of its number stays,
+/// and so does one that was given other content since.
 ///
 /// # Errors
 /// Those of switching it off or removing it.
-pub fn remove_left(id: u32, label: Label, owner: u32) -> io::Result<bool> {
-    let device = Device { id, made_node: false };
-    let size = fs::read_to_string(device.attribute("disksize")).unwrap_or_default();
-    let is_fresh = size.trim() == "0";
-    if !is_fresh && swapfile::owner(&device.node(), label) != Some(owner) {
+pub fn remove_left(id: DeviceId, label: Label, owner: u32) -> io::Result<bool> {
+    let device = Device { id: id.number, made_node: false };
+    if DeviceId::of(id.number) != id {
         return Ok(false);
     }
-    if !is_fresh {
+    let is_labelled = swapfile::owner(&device.node(), label) == Some(owner);
+    // Of a device without a size it tells zeroes.
+    let content = fs::read_to_string(device.attribute("mm_stat")).ok();
+    let is_empty = content.and_then(|text| Usage::parse(&text)).is_some_and(|usage| usage.content_bytes == 0);
+    if !is_labelled && !(id.sequence != 0 && is_empty) {
+        return Ok(false);
+    }
+    if is_labelled {
         swapfile::disable(&device.node())?;
     }
     device.remove()?;
@@ -236,6 +305,63 @@ mod tests {
         assert!(zram.usage().expect("usage").memory_bytes <= 4 << 20);
         let block = zram.device.0.attribute("");
         drop(zram);
+        assert!(!block.exists());
+    }
+
+    /// As a run leaves it that was killed after it had added a device, sized it, or made it swap.
+    #[test]
+    fn a_device_is_removed_at_any_step_of_its_set_up_and_its_numbers_next_one_is_not() {
+        let label = Label::new("pagoda-zleft");
+        let added = || match add() {
+            Ok(id) => Some(id),
+            Err(error) => {
+                crate::testing::skip::skip("zram", error);
+                None
+            }
+        };
+        let owner = std::process::id();
+        for is_sized in [false, true] {
+            let Some(id) = added() else { return };
+            let device = Device { id: id.number, made_node: false };
+            if is_sized && let Err(error) = device.set("disksize", "8388608") {
+                let _ = device.remove();
+                return crate::testing::skip::skip("zram", error);
+            }
+            let later = DeviceId { sequence: id.sequence + 1, ..id };
+            assert!(!remove_left(later, label, owner).expect("looked"), "another one");
+            assert!(device.attribute("").exists());
+            assert!(remove_left(id, label, owner).expect("removed"), "sized: {is_sized}");
+            assert!(!device.attribute("").exists());
+        }
+        let Some(id) = added() else { return };
+        let setup = Setup { disk_bytes: 8 << 20, memory_bytes_max: None, label, priority: 1 };
+        let zram = match ZramSwap::create_on(id, setup) {
+            Ok(zram) => std::mem::ManuallyDrop::new(zram),
+            Err(error) => return crate::testing::skip::skip("zram", error),
+        };
+        assert!(!remove_left(id, label, owner + 1).expect("looked"), "another process's");
+        assert!(!remove_left(id, Label::new("other"), owner).expect("looked"), "another label");
+        assert!(remove_left(id, label, owner).expect("removed"));
+        assert!(!zram.device.0.attribute("").exists());
+    }
+
+    /// As udev does.
+    #[test]
+    fn a_device_that_another_process_looks_into_is_removed_as_soon_as_it_is_closed() {
+        let label = Label::new("pagoda-zopen");
+        let setup = Setup { disk_bytes: 8 << 20, memory_bytes_max: None, label, priority: 1 };
+        let zram = match ZramSwap::create(setup) {
+            Ok(zram) => zram,
+            Err(error) => return crate::testing::skip::skip("zram", error),
+        };
+        let block = zram.device.0.attribute("");
+        let open = fs::File::open(zram.node()).expect("opened");
+        let closes = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            drop(open);
+        });
+        drop(zram);
+        closes.join().expect("no panic");
         assert!(!block.exists());
     }
 }

@@ -188,7 +188,7 @@ impl Engine {
     /// Returns a range that encloses the entries of the piece that were busy.
     fn walk(&self, piece: &Piece<Arc<Closed>>, taker: Taker) -> Option<Range<u64>> {
         let closed = &*piece.owner;
-        let mut walk = Walk::new(self, closed, taker);
+        let mut walk = Walk::new(self, piece, taker);
         for (first, entries, whole) in &closed.parts {
             let part = *first..*first + whole.len() as u64;
             let (from, to) = (piece.entries.start.max(part.start), piece.entries.end.min(part.end));
@@ -262,9 +262,9 @@ impl Engine {
         true
     }
 
-    /// Takes an unmapped `range` out of the table, and releases what it had. Few entries are walked
-    /// with the gate held, as `table` shows; all others are left to the worker, so that no fault
-    /// waits for a large unmapping.
+    /// Takes an unmapped `range` out of the table, and releases its content. Few entries are walked
+    /// with the gate held; all others are left to the worker, so that no fault waits for a large
+    /// unmapping.
     pub(crate) fn release_unmapped(&self, table: &mut Table, range: PageRange, scratch: &mut Scratch) {
         let is_large = |span: &Span| whole_entries(span, range, self.entry_bytes()).len() >= EVENT_LEAST;
         if !self.hands_spans_over() || !table.spans_in(range).any(is_large) {
@@ -279,7 +279,7 @@ impl Engine {
     }
 
     /// Gives the large parts of a discarded `range` new entries, all empty, and leaves the old ones
-    /// to the worker. What remains to be discarded is few.
+    /// to the worker. Few entries remain to be discarded.
     pub(crate) fn renew_discarded(&self, table: &mut Table, range: PageRange) {
         if !self.hands_spans_over() {
             return;
@@ -346,8 +346,9 @@ struct Walk<'a> {
     taker: Taker,
     /// Granules that are not in a region any more.
     granules: u64,
-    /// Stored pages that were found.
+    /// Stored pages that the first look at their entries found.
     found: u64,
+    is_again: bool,
     /// Stored pages to be freed, and how many.
     runs: [Run; PIECE_ENTRIES as usize],
     len: usize,
@@ -356,9 +357,19 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(engine: &'a Engine, closed: &'a Closed, taker: Taker) -> Self {
-        let runs = [Run::default(); PIECE_ENTRIES as usize];
-        Self { engine, closed, taker, granules: 0, found: 0, runs, len: 0, entries: 0, busy: None }
+    fn new(engine: &'a Engine, piece: &'a Piece<Arc<Closed>>, taker: Taker) -> Self {
+        Self {
+            engine,
+            closed: &piece.owner,
+            taker,
+            granules: 0,
+            found: 0,
+            is_again: piece.is_again,
+            runs: [Run::default(); PIECE_ENTRIES as usize],
+            len: 0,
+            entries: 0,
+            busy: None,
+        }
     }
 
     /// Takes the frames of an entry back. False if it is busy.
@@ -367,18 +378,18 @@ impl<'a> Walk<'a> {
         if word.is_busy() {
             return false;
         }
-        if let Backing::Handle(handle) = word.backing() {
-            self.found += u64::from(Handle::from_bits(handle).takes_room());
-        }
+        let found = match word.backing() {
+            // Between busy entries are those that were counted before.
+            Backing::Handle(handle) if !self.is_again => u64::from(Handle::from_bits(handle).takes_room()),
+            _ => 0,
+        };
         let is_slot = matches!(word.backing(), Backing::Slot(_));
         if !is_slot && word.resident().is_empty() {
+            self.found += found;
             return true;
         }
-        let Some(word) = try_take(&entries[index]) else {
-            self.found -= u64::from(matches!(word.backing(), Backing::Handle(handle)
-                if Handle::from_bits(handle).takes_room()));
-            return false;
-        };
+        let Some(word) = try_take(&entries[index]) else { return false };
+        self.found += found;
         let engine = self.engine;
         let back = word.resident().count();
         self.granules += u64::from(back);

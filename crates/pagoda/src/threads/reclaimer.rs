@@ -211,9 +211,8 @@ impl Engine {
         let limit = self.store_memory_limit().get();
         let most = limit - limit / STORE_FREE;
         let is_short = || self.store.usage().memory_used_bytes.get() > most;
-        if is_short() {
-            self.store.help_release();
-        }
+        // Each time there are fewer closed owners' pages, which go before any other is spilled.
+        while is_short() && self.store.help_release() {}
         if is_short() {
             // A file that is full or broken shows again at the next put, which is where it is dealt
             // with.

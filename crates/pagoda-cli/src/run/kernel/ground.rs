@@ -1,4 +1,4 @@
-//! What a run by the kernel's swap sets up: a memory group, zram devices and swap files.
+//! The set-up of a run by the kernel's swap: control groups, zram devices and swap files.
 //!
 //! Each thing is noted before it is made and goes with its value, the processes of the group first.
 //! This module must never decide a size.
@@ -15,6 +15,7 @@ use pagoda_linux::swap::freezer::Freezer;
 use pagoda_linux::swap::swapfile::{self, PRIORITY_MAX, SwapFile};
 use pagoda_linux::swap::zram::{Setup, ZramSwap};
 
+use super::guard::Guard;
 use super::note::{self, Note};
 
 /// Devices are used before files: below the priority of any device.
@@ -39,7 +40,7 @@ pub struct Places {
 /// All of it.
 pub struct Ground {
     // Field order is drop order: the processes and their memory go first, so that nothing is left
-    // to swap in; the note last.
+    // to swap in; then the note, and its guard last.
     group: MemoryGroup,
     freezer: Freezer,
     devices: Vec<ZramSwap>,
@@ -48,12 +49,18 @@ pub struct Ground {
     limit: Bytes,
     is_held: bool,
     note: Note,
+    guard: Guard,
 }
 
 impl Ground {
     /// A group with this limit, without swap.
-    pub fn set_up(places: &Places, limit: Bytes, directory: &Path, note: Note) -> io::Result<Self> {
-        let (name, controller) = (Note::name(), &places.memory);
+    pub fn set_up(
+        places: &Places,
+        limit: Bytes,
+        directory: &Path,
+        (note, guard): (Note, Guard),
+    ) -> io::Result<Self> {
+        let (name, controller) = (note.name(), &places.memory);
         let frozen = places.freezer.join(&name);
         note.freezer(&frozen)?;
         let freezer = Freezer::create(&frozen)?;
@@ -69,6 +76,7 @@ impl Ground {
             limit,
             is_held: false,
             note,
+            guard,
         })
     }
 
@@ -104,18 +112,20 @@ impl Ground {
             label: note::label(),
             priority: PRIORITY_MAX - self.devices.len() as u16,
         };
-        self.devices.push(ZramSwap::create_told(setup, |id| self.note.zram(id))?);
+        self.devices.push(ZramSwap::create_on(self.guard.add_zram()?, setup)?);
         Ok(())
     }
 
     /// Gives up the newest device; its content is read back, and goes elsewhere. Blocks meanwhile.
-    pub fn drop_zram(&mut self) {
-        drop(self.devices.pop());
+    /// False if there is no memory for its content: then it stays.
+    pub fn drop_zram(&mut self) -> bool {
+        let given_up = self.devices.pop().map_or(Ok(()), ZramSwap::give_up);
+        given_up.map_err(|device| self.devices.push(device)).is_ok()
     }
 
     /// Adds a swap file.
     pub fn add_file(&mut self, bytes: Bytes) -> io::Result<()> {
-        let path = self.directory.join(format!("{}-{}.swap", Note::name(), self.files.len()));
+        let path = self.directory.join(format!("{}-{}.swap", self.note.name(), self.files.len()));
         self.note.swap_file(&path)?;
         let priority = FILE_PRIORITY - self.files.len() as u16;
         let file = SwapFile::create(&path, bytes.get(), note::label(), priority)?;
@@ -123,7 +133,7 @@ impl Ground {
         Ok(())
     }
 
-    /// Looks at everything. What can't be read counts as nothing.
+    /// Looks at everything. A count that can't be read is zero.
     pub fn sight(&self, since: Duration) -> Sight {
         let mut sight = Sight {
             group: Bytes::new(self.group.usage_bytes().unwrap_or(0)),
@@ -153,7 +163,7 @@ impl Ground {
     }
 
     /// Moves the limit towards `target`: up at once, down as far as the kernel follows in some
-    /// milliseconds. Below what is in use it falls only while the program is held: a program that
+    /// milliseconds. Below the present use it falls only while the program is held: a program that
     /// takes memory meanwhile would keep the kernel at it, up to half a second for one step.
     pub fn steer(&mut self, target: Bytes) {
         if target >= self.limit {

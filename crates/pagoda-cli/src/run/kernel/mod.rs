@@ -3,16 +3,18 @@
 //! It needs nothing inside the program, so it serves static and setuid programs and those of
 //! another C library. It takes root and a memory cgroup of version 1. The program, and all that it
 //! starts, run in a group of their own; a thread of ours steers its limit and the swap behind it
-//! (`pagoda_core::budget::steering`). Everything is undone when the program has ended, by the next
-//! run if this one is killed. This module must never change swap or groups of others, nor leave a
-//! program without the thread that steers it.
+//! (`pagoda_core::budget::steering`). Everything is undone when the program has ended, or by the
+//! run's guard if pagoda is killed. This module must never change swap or groups of others, nor
+//! leave a program without the thread that steers it.
 
 mod ground;
+mod guard;
 mod note;
 mod pilot;
 mod report;
 
 use std::fs::File;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::ValueEnum;
@@ -20,17 +22,19 @@ use pagoda_core::budget::steering::{Areas, Steering};
 use pagoda_core::size::Bytes;
 use pagoda_linux::process::child;
 use pagoda_linux::swap::cgroup::{Controller, Version};
-use pagoda_linux::swap::freezer;
+use pagoda_linux::swap::{freezer, zram};
+use rustix::fs::{Access, access};
 
 use super::progress::{Progress, When};
 use super::{Run, RunArgs, paths, store_directory};
 use crate::exit_error::{ExitError, OWN_ERROR};
 use ground::{Ground, Places};
+use guard::Guard;
 use note::Note;
 pub use pilot::Figures;
 use pilot::Pilot;
 
-/// What keeps the budget.
+/// The keeper of the budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Backend {
     /// The engine where it gets into the program, else the kernel where that is possible.
@@ -42,7 +46,8 @@ pub enum Backend {
     Kernel,
 }
 
-/// Whether the kernel's swap can serve a run with these options. The error is what is missing.
+/// Whether the kernel's swap can serve a run with these options. The error names the thing that is
+/// missing.
 pub fn available(args: &RunArgs) -> Result<Places, String> {
     let of_the_engine = [
         ("--zone", !args.zone.is_empty()),
@@ -52,24 +57,30 @@ pub fn available(args: &RunArgs) -> Result<Places, String> {
     if let Some((option, _)) = of_the_engine.iter().find(|(_, is_given)| *is_given) {
         return Err(format!("it has no {option}; leave that out"));
     }
+    places()
+}
+
+/// The groups for a run by the kernel's swap, if this process may make them. Nothing is made. The
+/// error names the thing that is missing.
+pub fn places() -> Result<Places, String> {
     if !rustix::process::geteuid().is_root() {
         return Err("it needs root; run pagoda as root".to_owned());
     }
-    let Some(memory) = Controller::below_own() else {
-        return Err("no memory controller is mounted; mount a memory cgroup of version 1".to_owned());
-    };
-    match memory.version() {
-        Version::V1 => {}
-        Version::V2 => {
-            return Err(
-                "this machine's memory cgroup is of version 2, with which it was not tested; it takes \
-                        version 1"
-                    .to_owned(),
-            );
-        }
+    let memory = Controller::below_own()
+        .ok_or("no memory controller is mounted; mount a memory cgroup of version 1")?;
+    if memory.version() == Version::V2 {
+        let refusal =
+            "this machine's memory cgroup is of version 2, with which it was not tested; it takes version 1";
+        return Err(refusal.to_owned());
     }
     let freezer =
         freezer::below_own().ok_or("no freezer is mounted; mount the freezer cgroup of version 1")?;
+    for path in [memory.root(), &freezer, Path::new(zram::CONTROL)] {
+        // The module may not be loaded yet.
+        if path.exists() && access(path, Access::WRITE_OK).is_err() {
+            return Err(format!("{} can't be written; run pagoda with all rights of root", path.display()));
+        }
+    }
     Ok(Places { memory, freezer })
 }
 
@@ -117,9 +128,11 @@ fn prepare(run: &Run, places: &Places) -> Result<(Ground, Steering, Bytes), Exit
     let directory = store_directory(run.args.store_dir.as_deref(), file_limit)?;
     let file_most = file_limit.map_or_else(|| paths::default_file_limit(&directory), Ok)?;
     let note = Note::take()?;
+    let guard =
+        Guard::start(&note).map_err(|error| refused("start the process that guards the run", &error))?;
     let mut steering = Steering::new(budget, file_most);
     let (zram, file) = (steering.first_zram(), steering.first_file());
-    let mut ground = Ground::set_up(places, steering.limit(), &directory, note)
+    let mut ground = Ground::set_up(places, steering.limit(), &directory, (note, guard))
         .map_err(|error| refused("set up control groups for memory and the freezer", &error))?;
     ground.add_zram(zram).map_err(|error| refused("set up zram", &error))?;
     steering.added(Areas::AddZram(zram), zram);
@@ -141,7 +154,7 @@ fn refused(what: &str, error: &std::io::Error) -> ExitError {
     ))
 }
 
-/// What has to be said after the run.
+/// The line after the run, if one is needed.
 fn line(figures: &Figures, budget: Bytes, left: usize) -> Option<String> {
     if figures.is_given_up {
         return Some(format!(

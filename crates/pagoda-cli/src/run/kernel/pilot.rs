@@ -100,7 +100,8 @@ impl Pilot {
         Ok(Self { end, thread })
     }
 
-    /// Ends it, and returns what it steered, with the figures. None if it has panicked.
+    /// Ends it, and returns the groups and areas that it steered, with the figures. None if it has
+    /// panicked.
     pub fn finish(self) -> Option<(Ground, Figures)> {
         drop(self.end);
         self.thread.join().ok()
@@ -142,8 +143,8 @@ impl Flight {
                 self.steering.added(orders.areas, added);
             }
             Areas::DropZram => {
-                self.ground.drop_zram();
-                self.steering.dropped();
+                let is_gone = self.ground.drop_zram();
+                self.steering.dropped(is_gone);
             }
         }
         if let Some(limit) = orders.wakes_by {
