@@ -80,6 +80,9 @@ impl ProcessEngine {
         }
         engine.set_budget(keeper.share());
         engine.has_forked.store(is_child, Ordering::Release);
+        if is_child {
+            engine.hold_writes_after(0);
+        }
         let proc_error = |error: io::Error| StartError::Proc(Errno::from(&error));
         let mut watcher = Watcher::new(layout, keeper, engine.fork_events).map_err(proc_error)?;
         // Before the program goes on, where there is too little room from the beginning: the

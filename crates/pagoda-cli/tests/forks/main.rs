@@ -18,6 +18,7 @@ mod borrow;
 mod family;
 mod faults;
 mod lent;
+mod paced;
 mod plots;
 mod racing;
 mod rounds;
@@ -46,48 +47,63 @@ const ROUND_MS_MAX: u64 = 1500;
 struct Kind {
     name: &'static str,
     body: fn(u64, u64) -> Result<String, String>,
+    memory: &'static str,
     short: u64,
     long: u64,
     /// The counters that must not be 0.
     counters: &'static [&'static str],
-    /// The most that all its spill files together may take.
-    spilled_max: u64,
+    /// The counters that must not be more.
+    most: &'static [(&'static str, u64)],
 }
 
 const COUNTERS: [&str; 3] = ["forks", "evictions", "faults_stored"];
 
-const KINDS: [Kind; 4] = [
+const KINDS: [Kind; 5] = [
     Kind {
         name: "torture",
         body: torture::body,
+        memory: BUDGET,
         short: 6,
         long: 24,
         counters: &COUNTERS,
-        spilled_max: u64::MAX,
+        most: &[],
     },
     Kind {
         name: "rounds",
         body: rounds::body,
+        memory: BUDGET,
         short: 17,
         long: 100,
         counters: &COUNTERS,
-        spilled_max: u64::MAX,
+        most: &[],
     },
     Kind {
         name: "faults",
         body: faults::body,
+        memory: BUDGET,
         short: 8,
         long: 24,
         counters: &COUNTERS,
-        spilled_max: u64::MAX,
+        most: &[],
     },
     Kind {
         name: "lent",
         body: lent::body,
+        memory: BUDGET,
         short: 3,
         long: 10,
         counters: &["forks", "fork_lent_bytes", "faults_spilled"],
-        spilled_max: lent::SPILLED_MAX,
+        // All its spill files together.
+        most: &[("spilled_peak_bytes", lent::SPILLED_MAX)],
+    },
+    Kind {
+        name: "paced",
+        body: paced::body,
+        memory: paced::MEMORY,
+        short: 1,
+        long: 6,
+        counters: &["forks", "evictions", "held_writes"],
+        most: &[("copied_on_write_peak_bytes", paced::COPIED_MAX)],
     },
 ];
 
@@ -119,7 +135,7 @@ fn run(kind: &Kind, base_page: &str, forks: u64) -> Result<String, String> {
     let seed = suite::seed("PAGODA_FORK_SEED");
     let run = Run {
         base_page,
-        memory: BUDGET,
+        memory: kind.memory,
         arguments: vec![kind.name.to_owned(), seed.to_string(), forks.to_string()],
         // Only a hang takes this long: those whose pages lie in the file wait for the disk, 54 s on
         // one of 400 MB/s.
@@ -128,11 +144,15 @@ fn run(kind: &Kind, base_page: &str, forks: u64) -> Result<String, String> {
     };
     let told = |error| format!("seed {seed}: {error}");
     let (outcome, counted) = run.run_until_some(kind.counters).map_err(told)?;
-    let spilled = outcome.counter("spilled_peak_bytes").map_err(told)?;
-    if spilled > kind.spilled_max {
-        return Err(told(format!("{spilled} bytes were in its files at once; {counted}")));
+    let mut said = format!("{}; {counted}", outcome.said.trim());
+    for (counter, most) in kind.most {
+        let count = outcome.counter(counter).map_err(told)?;
+        said += &format!(", {counter} {count}");
+        if count > *most {
+            return Err(told(format!("more than {most}: {said}")));
+        }
     }
-    Ok(format!("seed {seed}: {}; {counted}, spilled_peak_bytes {spilled}", outcome.said.trim()))
+    Ok(format!("seed {seed}: {said}"))
 }
 
 /// The program, or the executable that it runs anew.

@@ -15,6 +15,7 @@
 
 mod children;
 mod give_back;
+mod hold;
 pub mod huge_arena;
 pub(crate) mod huge_break;
 pub mod lift;
@@ -100,6 +101,7 @@ pub struct Space {
     doorbell: Option<Doorbell>,
     offers: Option<Offers>,
     can_track: bool,
+    can_hold: bool,
 }
 
 impl Drop for Space {
@@ -155,6 +157,7 @@ impl Space {
         let offers = doorbell.and_then(|_| Offers::new());
         let exit_taken = Mutex::new(());
         let can_track = features & feature::WP_ASYNC != 0;
+        let can_hold = features & feature::EVENT_FORK != 0 && !can_track;
         Ok(Self {
             uffd,
             arena,
@@ -169,6 +172,7 @@ impl Space {
             doorbell,
             offers,
             can_track,
+            can_hold,
         })
     }
 
@@ -182,7 +186,13 @@ impl Space {
     /// [`coverage`](Self::coverage) tells.
     pub fn register(&self, range: PageRange) -> Result<(), Errno> {
         // SAFETY: the space's `Adoption` vouches for registered memory.
-        unsafe { self.uffd.register(range)? };
+        unsafe {
+            if self.can_hold {
+                self.uffd.register_tracked(range)?;
+            } else {
+                self.uffd.register(range)?;
+            }
+        }
         self.keep_pages_small(range)
     }
 

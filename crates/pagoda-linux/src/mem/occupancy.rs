@@ -15,7 +15,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::mem::range::PageRange;
-use crate::procfs::pagemap::{ENTRY_BYTES, is_populated};
+use crate::procfs::pagemap::{ENTRY_BYTES, is_populated, is_shared};
 
 /// Asks about the memory of the process that opened it: after a fork the child needs its own.
 #[derive(Debug)]
@@ -43,6 +43,18 @@ impl Occupancy {
     /// # Panics
     /// If the range has more than [`GRANULES`] pages.
     pub(crate) fn of(&self, range: PageRange) -> Result<Granules, Errno> {
+        self.those(range, is_populated)
+    }
+
+    /// Which of the OS pages of `range` are present and mapped more than once: a fork shares them.
+    ///
+    /// # Errors
+    /// As for [`of`](Self::of).
+    pub(crate) fn shared(&self, range: PageRange) -> Result<Granules, Errno> {
+        self.those(range, is_shared)
+    }
+
+    fn those(&self, range: PageRange, is: impl Fn([u8; ENTRY_BYTES]) -> bool) -> Result<Granules, Errno> {
         let pages = range.len() / OS_PAGE;
         let mut entries = [0u8; GRANULES as usize * ENTRY_BYTES];
         let entries = &mut entries[..pages * ENTRY_BYTES];
@@ -55,7 +67,7 @@ impl Occupancy {
         };
         // It ends where the addresses of a program do.
         let (entries, _) = entries[..got].as_chunks();
-        let bits = entries.iter().rev().fold(0, |bits, entry| bits << 1 | u16::from(is_populated(*entry)));
+        let bits = entries.iter().rev().fold(0, |bits, entry| bits << 1 | u16::from(is(*entry)));
         Ok(Granules::from_bits(bits))
     }
 

@@ -37,6 +37,7 @@ const ENTRIES: usize = 2048;
 pub(crate) const ENTRY_BYTES: usize = size_of::<u64>();
 const ENTRY_PRESENT: u64 = 1 << 63;
 const ENTRY_SWAPPED: u64 = 1 << 62;
+const ENTRY_EXCLUSIVE: u64 = 1 << 56;
 
 /// The kind of memory behind an OS page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -345,6 +346,12 @@ unsafe fn pagemap_scan(file: &OwnedFd, argument: &mut pm_scan_arg) -> Result<usi
 /// Whether the page of this entry of `/proc/self/pagemap` holds something.
 pub(crate) const fn is_populated(entry: [u8; ENTRY_BYTES]) -> bool {
     u64::from_ne_bytes(entry) & (ENTRY_PRESENT | ENTRY_SWAPPED) != 0
+}
+
+/// Whether this entry's page is mapped elsewhere, too. The kernel says so also of its page of
+/// zeros.
+pub(crate) const fn is_shared(entry: [u8; ENTRY_BYTES]) -> bool {
+    u64::from_ne_bytes(entry) & (ENTRY_PRESENT | ENTRY_EXCLUSIVE) == ENTRY_PRESENT
 }
 
 fn read_entries<F: FnMut(Range<usize>, Presence)>(

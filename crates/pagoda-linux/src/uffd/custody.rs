@@ -179,13 +179,15 @@ impl Held {
     /// Answers the faults and events of an orphan. Returns how many pages were refused to it, and
     /// the descriptors of its children.
     fn answer(&mut self) -> (u64, Vec<Self>) {
-        let (mut faults, mut born) = (Vec::new(), Vec::new());
+        let (mut faults, mut held, mut born) = (Vec::new(), Vec::new(), Vec::new());
         if self.is_ending() {
             return (0, born);
         }
         let Some(uffd) = self.uffd.as_ref().filter(|_| self.line.is_none()) else { return (0, born) };
         // What can't be read now, for want of descriptors, is read later: the process waits.
         let _ = uffd.read(|message| match message {
+            // There is no engine any more that could pace its copies.
+            Message::Fault { at, held: true, .. } => held.push(at.page_range()),
             Message::Fault { at, .. } => faults.push(at.page_range()),
             Message::Fork(child) => {
                 let (member, note) = (self.member, Note::default());
@@ -193,6 +195,12 @@ impl Held {
             }
             Message::Remap { .. } | Message::Remove(_) | Message::Unmap(_) => {}
         });
+        for page in held {
+            if !uffd.let_writes(page) {
+                sleep_us(TRY_US);
+                uffd.wake(page);
+            }
+        }
         let mut refused = 0;
         for page in faults {
             match uffd.poison(page).stop {

@@ -12,6 +12,7 @@ pub mod fault_address;
 pub mod fault_signal;
 pub mod foreign;
 pub(crate) mod moves;
+mod protect;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -95,11 +96,6 @@ struct PoisonCall {
     mode: u64,
     updated: i64,
 }
-#[repr(C)]
-struct ProtectCall {
-    range: RangeCall,
-    mode: u64,
-}
 
 const UFFDIO_API: Opcode = ioctl::opcode::read_write::<ApiCall>(GROUP, 0x3F);
 const UFFDIO_REGISTER: Opcode = ioctl::opcode::read_write::<RegisterCall>(GROUP, 0);
@@ -107,7 +103,6 @@ const UFFDIO_UNREGISTER: Opcode = ioctl::opcode::read::<RangeCall>(GROUP, 1);
 const UFFDIO_WAKE: Opcode = ioctl::opcode::read::<RangeCall>(GROUP, 2);
 const UFFDIO_COPY: Opcode = ioctl::opcode::read_write::<CopyCall>(GROUP, 3);
 const UFFDIO_ZEROPAGE: Opcode = ioctl::opcode::read_write::<ZeroCall>(GROUP, 4);
-const UFFDIO_WRITEPROTECT: Opcode = ioctl::opcode::read_write::<ProtectCall>(GROUP, 6);
 const UFFDIO_POISON: Opcode = ioctl::opcode::read_write::<PoisonCall>(GROUP, 8);
 /// `struct uffdio_move` has the layout of `struct uffdio_copy`.
 pub(crate) const UFFDIO_MOVE: Opcode = ioctl::opcode::read_write::<CopyCall>(GROUP, 5);
@@ -177,6 +172,8 @@ pub enum Message {
         at: FaultAddress,
         /// Whether it was going to write.
         write: bool,
+        /// Whether the page is there, and [protected](Uffd::protect).
+        held: bool,
         /// The thread's number; 0 without [`feature::THREAD_ID`].
         thread: u32,
     },
@@ -278,32 +275,6 @@ impl Uffd {
     /// As for [`register`](Self::register).
     pub unsafe fn follow(&self, range: PageRange) -> Result<(), Errno> {
         self.register_mode(range, REGISTER_MODE_WP)
-    }
-
-    /// As [`register`](Self::register), and lets the page tables of `range` be protected to track
-    /// writes. It may have been registered before.
-    ///
-    /// # Errors
-    /// As [`register`](Self::register); `EINVAL` also without [`feature::WP_ASYNC`].
-    ///
-    /// # Safety
-    /// As for [`register`](Self::register).
-    pub unsafe fn register_tracked(&self, range: PageRange) -> Result<(), Errno> {
-        self.register_mode(range, REGISTER_MODE_MISSING | REGISTER_MODE_WP)
-    }
-
-    /// Takes the protection off all pages of `range`, which was registered to be tracked: writes
-    /// cost nothing more.
-    ///
-    /// # Errors
-    /// `EAGAIN`: a mapping is being changed or an event is unread. `ENOENT`: it is not registered
-    /// any more.
-    pub fn unprotect(&self, range: PageRange) -> Result<(), Errno> {
-        let mut call = ProtectCall { range: raw(range), mode: 0 };
-        // SAFETY: the opcode is UFFDIO_WRITEPROTECT, whose argument is a
-        // `struct uffdio_writeprotect`, laid out as ProtectCall. Without its protecting mode it
-        // changes where writes are reported, and no content.
-        unsafe { ioctl::ioctl(&self.fd, Updater::<UFFDIO_WRITEPROTECT, ProtectCall>::new(&mut call)) }
     }
 
     fn register_mode(&self, range: PageRange, mode: u64) -> Result<(), Errno> {
@@ -424,6 +395,7 @@ impl Uffd {
             0x12 => Message::Fault {
                 at: FaultAddress::of_byte(second as usize),
                 write: first & 1 != 0,
+                held: first & 2 != 0,
                 thread: third as u32,
             },
             // SAFETY: with this event the kernel has just installed a new descriptor, whose number

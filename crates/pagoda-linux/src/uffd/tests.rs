@@ -108,3 +108,28 @@ fn a_short_count_is_progress_and_an_error_without_one_is_named() {
     assert_eq!(progress(8192, 8192, Ok(())), Progress { bytes: 8192, stop: None });
     assert_eq!(progress(8192, 0, Err(Errno::INVAL)), Progress { bytes: 0, stop: Some(Stop::Refused) });
 }
+
+#[test]
+fn a_write_to_a_protected_page_waits_until_it_is_let() {
+    let Ok(uffd) = Uffd::open(Mode::UserOnly, feature::PROCESS) else {
+        return crate::testing::skip::skip("held writes", "no userfaultfd with UFFDIO_MOVE");
+    };
+    let mut memory = crate::mem::region_memory::RegionMemory::map(1 << 20).expect("map");
+    let range = memory.range();
+    memory.write_at(0, &[1]);
+    // SAFETY: the test's own mapping, which nothing else uses.
+    unsafe { uffd.register_tracked(range).expect("register") };
+    uffd.protect(range).expect("protected");
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| memory.write_at(1, &[7]));
+        assert_eq!(uffd.wait(5000), Wait::Ready, "the fault arrives");
+        let mut seen = Vec::new();
+        uffd.read(|message| seen.push(message)).expect("read");
+        let is_held = |message: &Message| matches!(message, Message::Fault { at, write: true, held: true, .. } if at.page() == range.start());
+        assert!(matches!(&seen[..], [fault] if is_held(fault)), "{seen:?}");
+        assert!(uffd.let_writes(PageRange::page(range.start())));
+        writer.join().expect("join");
+    });
+    assert!(uffd.let_writes(PageRange::at(range.end(), 4096)), "where nothing is managed none waits");
+    drop(uffd);
+}

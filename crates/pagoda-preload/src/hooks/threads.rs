@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use pagoda::error::StopReason;
 use pagoda::state::pins::Pinner;
 use pagoda_linux::mem::range::PageRange;
+use pagoda_linux::mem::touch::touch;
 use pagoda_linux::process::thread::{current_id, yield_now};
 
 use super::real::{place, required};
@@ -42,11 +43,7 @@ pub fn pin_current() -> bool {
     if !engine.pins().pin(Pinner::Thread(current_id()), range) {
         return false;
     }
-    for address in [thread_pointer, end] {
-        // SAFETY: both bytes are of this thread's own control block, or of the page that its end
-        // lies in. Reading swaps the page in if it was evicted before it was pinned.
-        unsafe { std::ptr::with_exposed_provenance::<u8>(address).read_volatile() };
-    }
+    touch(range);
     true
 }
 

@@ -151,6 +151,9 @@ pub(crate) struct Engine {
     pub(crate) wiped: Option<Mutex<WipedReader>>,
     /// There was a fork, here or on the way here: memory may be shared.
     pub(crate) has_forked: AtomicBool,
+    /// From when on writes to shared memory are to be held where copies would not fit; `u64::MAX`
+    /// if they are, or nothing is shared.
+    pub(crate) hold_due_ns: AtomicU64,
     /// Rights to one frame each, of handlers that made two ready for the fault they serve. The
     /// fault may use one however far the budget is exceeded: otherwise a process whose share shrank
     /// would stand still until it fits. Never more than there are handlers.
@@ -254,6 +257,7 @@ impl Engine {
             earned: AtomicUsize::new(0),
             wiped: None,
             has_forked: AtomicBool::new(false),
+            hold_due_ns: AtomicU64::new(u64::MAX),
             making_own: [const { AtomicUsize::new(0) }; 2],
             shared: Mutex::new(Vec::new()),
             release_requested: AtomicBool::new(false),

@@ -22,6 +22,7 @@
 
 use std::sync::atomic::Ordering;
 
+use pagoda_core::fork::pace::HOLD_AFTER_NS;
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::page_entry::{Backing, Granules, Word};
 use pagoda_linux::mem::range::PageRange;
@@ -51,12 +52,15 @@ enum Change {
 pub(crate) struct Child {
     pub(crate) uffd: Uffd,
     changes: Vec<Change>,
+    /// Writes that its parent held when it forked, and that wait for an event to be read.
+    held: Vec<PageRange>,
 }
 
 impl Child {
     /// `wiped` are the ranges that are empty in it.
     fn new(uffd: Uffd, wiped: Vec<PageRange>) -> Self {
-        Self { uffd, changes: wiped.into_iter().map(Change::Gone).collect() }
+        let changes = wiped.into_iter().map(Change::Gone).collect();
+        Self { uffd, changes, held: Vec::new() }
     }
 
     /// Notes the child's changes, and returns its own children. As long as it gets everything its
@@ -70,10 +74,11 @@ impl Child {
         self.changes.is_empty()
     }
 
-    /// As [`listen`](Self::listen), and tells for which pages its threads wait.
+    /// As [`listen`](Self::listen), and tells for which missing pages its threads wait. Writes that
+    /// its parent held go on: it has no engine yet that could make room.
     pub(crate) fn hear(&mut self, mut fault: impl FnMut(usize)) -> Result<Vec<Self>, uffd::Errno> {
         let mut children = Vec::new();
-        let changes = &mut self.changes;
+        let (changes, held) = (&mut self.changes, &mut self.held);
         self.uffd.read(|message| match message {
             Message::Remove(range) | Message::Unmap(range) => changes.push(Change::Gone(range)),
             Message::Remap { from, to, len } => {
@@ -82,10 +87,22 @@ impl Child {
                 );
             }
             // It has the pages that were copied so far, and lacks the pages that its parent lacks.
-            Message::Fork(uffd) => children.push(Self { uffd, changes: changes.clone() }),
+            Message::Fork(uffd) => {
+                children.push(Self { uffd, changes: changes.clone(), held: Vec::new() });
+            }
+            Message::Fault { at, held: true, .. } => held.push(at.page_range()),
             Message::Fault { at, .. } => fault(at.page()),
         })?;
+        let uffd = &self.uffd;
+        self.held.retain(|page| !uffd.let_writes(*page));
         Ok(children)
+    }
+
+    /// It is served by its own engine from now on: its threads fault again, at these pages and
+    /// where writes are held.
+    pub(crate) fn leave(&self, waiting: &[usize]) {
+        waiting.iter().for_each(|address| self.uffd.wake(PageRange::page(*address)));
+        self.held.iter().for_each(|page| self.uffd.wake(*page));
     }
 
     /// Where the OS page that was at `address` is in the child now, if it still has it.
@@ -113,6 +130,7 @@ impl Engine {
             self.counters.add(Counter::ChildrenUnmanaged, 1);
         }
         self.has_forked.store(true, Ordering::Release);
+        self.hold_writes_after(HOLD_AFTER_NS);
         self.give_to_child(table, Child::new(uffd, wiped), is_announced, scratch);
         if is_announced {
             self.announcement_is_over();
@@ -276,6 +294,8 @@ impl Engine {
             let [start, end] = &self.making_own;
             end.store(range.end(), Ordering::Release);
             start.store(range.start(), Ordering::Release);
+            // If an event is unread the handlers let it go.
+            let _ = self.space.let_writes(range);
             self.space.make_own(range);
             end.store(0, Ordering::Release);
             self.counters.add(Counter::MadeOwnBytes, range.len() as u64);

@@ -5,4 +5,5 @@
 
 pub(crate) mod copy;
 pub(crate) mod handover;
+pub(crate) mod hold;
 pub(crate) mod inflight;

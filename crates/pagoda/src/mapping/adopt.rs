@@ -97,6 +97,9 @@ impl Engine {
             self.mark_present(&table, present, chunk);
         }
         if adopted > 0 {
+            if self.has_forked.load(Ordering::Acquire) {
+                self.hold_writes_after(0);
+            }
             self.counters.add(Counter::AdoptedRanges, 1);
             self.counters.add(Counter::AdoptedBytes, adopted as u64);
         }

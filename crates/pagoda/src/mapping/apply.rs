@@ -15,9 +15,8 @@ use std::sync::Arc;
 use pagoda_core::page_entry::{Backing, Granules, Word};
 use pagoda_linux::mem::mincore::is_mapped;
 use pagoda_linux::mem::range::PageRange;
-use pagoda_linux::process::thread::yield_now;
+use pagoda_linux::process::thread::{now_ns, yield_now};
 use pagoda_linux::uffd::Message;
-use pagoda_linux::uffd::fault_address::FaultAddress;
 
 use crate::engine::Engine;
 use crate::error::StopReason;
@@ -25,20 +24,16 @@ use crate::fault::granules_of_entry;
 use crate::reclaim::QUEUE_SLACK;
 use crate::release::Closing;
 use crate::state::hand::Staged;
+use crate::state::pending::Fault;
 use crate::stats::counters::Counter;
 use crate::store::{Handle, Scratch};
 use crate::table::{Entries, Filler, Page, Span, Table, give, try_take};
 
 impl Engine {
     /// Applies one event, and those that waited for it. A fault is none and is given back.
-    pub(crate) fn apply(
-        &self,
-        table: &mut Table,
-        message: Message,
-        scratch: &mut Scratch,
-    ) -> Option<(FaultAddress, bool, u32)> {
-        if let Message::Fault { at, write, thread } = message {
-            return Some((at, write, thread));
+    pub(crate) fn apply(&self, table: &mut Table, message: Message, scratch: &mut Scratch) -> Option<Fault> {
+        if let Message::Fault { at, write, held, thread } = message {
+            return Some(Fault { thread, held, ..Fault::new(at, write, now_ns()) });
         }
         if let Message::Remove(range) = &message
             && self.space.arena_range().intersection(*range).is_some()

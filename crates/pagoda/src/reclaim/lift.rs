@@ -142,8 +142,8 @@ impl Engine {
     /// Reads messages, applies the events, and notes the pages of faults. Returns how many came.
     fn read_for_lift(&self, table: &mut Table, passed: &mut Vec<PageRange>, scratch: &mut Scratch) -> usize {
         let read = self.space.read(|message| {
-            if let Some((at, _, _)) = self.apply(table, message, scratch) {
-                passed.push(PageRange::page(at.page()));
+            if let Some(fault) = self.apply(table, message, scratch) {
+                passed.push(fault.at.page_range());
             }
         });
         read.unwrap_or_else(|errno| self.stop_unread(errno))

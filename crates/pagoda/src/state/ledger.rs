@@ -90,6 +90,15 @@ impl Ledger {
     pub(crate) fn took(&self, bytes: i64) {
         self.held_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
+    /// This process copies so much of what it shares.
+    pub(crate) fn copied(&self, bytes: u64) {
+        let rest = |others: u64| Some(others.saturating_sub(bytes));
+        let others = self.others_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest);
+        self.took(others.unwrap_or(0).min(bytes) as i64);
+    }
+    pub(crate) fn others_bytes(&self) -> u64 {
+        self.others_bytes.load(Ordering::Relaxed)
+    }
     /// Takes over the size of the store. Its growth since the last look is held, too.
     pub(crate) fn store_has(&self, store_bytes: u64) {
         let before = self.store_bytes.swap(store_bytes as i64, Ordering::Relaxed);
@@ -167,6 +176,20 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_copy_of_what_others_account_for_is_held_at_once_and_at_the_next_look() {
+        let ledger = Ledger::new(100);
+        ledger.others_have(30);
+        ledger.reconcile(60, 0);
+        ledger.copied(20);
+        assert_eq!((ledger.held_bytes(), ledger.others_bytes()), (50, 10));
+        // The kernel counts a shared page as it does the copy.
+        ledger.reconcile(60, 0);
+        assert_eq!(ledger.held_bytes(), 50);
+        ledger.copied(20);
+        assert_eq!((ledger.held_bytes(), ledger.others_bytes()), (60, 0));
+    }
 
     #[test]
     fn frames_that_are_ready_are_not_free_as_far_as_the_budget_is_exceeded() {

@@ -31,11 +31,24 @@ pub(crate) struct Fault {
     pub(crate) has_rung: bool,
     /// Others, that came later, came first: not again.
     pub(crate) was_passed: bool,
+    /// Its page is there, and writes to it are held.
+    pub(crate) held: bool,
+    /// What its handler has evicted for it, if it is held.
+    pub(crate) paid_bytes: u64,
 }
 
 impl Fault {
     pub(crate) fn new(at: FaultAddress, write: bool, since_ns: u64) -> Self {
-        Self { at, write, since_ns, thread: 0, has_rung: false, was_passed: false }
+        Self {
+            at,
+            write,
+            since_ns,
+            thread: 0,
+            has_rung: false,
+            was_passed: false,
+            held: false,
+            paid_bytes: 0,
+        }
     }
 }
 

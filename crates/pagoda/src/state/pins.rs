@@ -104,6 +104,16 @@ impl Moving<'_> {
     pub(crate) fn overlaps(&self, range: PageRange) -> bool {
         self.pins.overlaps(range)
     }
+
+    /// The pinned ranges that have a part of `range`, lowest address first.
+    pub(crate) fn pinned_in(&self, range: PageRange) -> Vec<PageRange> {
+        let ends = |pin: &Pin| (pin.start.load(Ordering::SeqCst), pin.end.load(Ordering::SeqCst));
+        let held = self.pins.live().filter(|pin| pin.who.load(Ordering::SeqCst) > WRITING).map(ends);
+        let overlaps = held.filter(|(start, end)| *start < range.end() && range.start() < *end);
+        let mut pinned: Vec<_> = overlaps.filter_map(|(start, end)| PageRange::new(start, end)).collect();
+        pinned.sort_unstable_by_key(|pinned| pinned.start());
+        pinned
+    }
 }
 
 impl Drop for Moving<'_> {

@@ -326,6 +326,10 @@ counters! {
     Gauge CopiedOnWriteBytes copied_on_write_bytes,
     /// The most `copied_on_write_bytes` was, of all processes of a tree together.
     Peak CopiedOnWritePeakBytes copied_on_write_peak_bytes,
+    /// Writes to memory shared by a fork that were held until there was room for their copies.
+    Total HeldWrites held_writes,
+    /// The time that these waited, in nanoseconds.
+    Total HeldWriteNs held_write_ns,
     /// Forks seen.
     Total Forks forks,
     /// Bytes that were out when the process forked, and were copied to the child.

@@ -92,6 +92,9 @@ impl Engine {
                 if gave_way && !std::mem::replace(&mut fault.was_passed, true) {
                     return true;
                 }
+                if fault.held {
+                    return self.serve_held(fault, scratch) == Tried::Kept;
+                }
                 // A sequential thread computes while its next pages are swapped in. On one
                 // processor with its handler it would wait for these, too.
                 if self.jumps_about(fault.at) {
@@ -166,9 +169,7 @@ impl Engine {
             self.settle_events(&mut table, scratch);
         }
         let read = self.space.read(|message| {
-            if let Some((at, write, thread)) = self.apply(&mut table, message, scratch) {
-                faults.push(Fault { thread, ..Fault::new(at, write, now_ns()) });
-            }
+            faults.extend(self.apply(&mut table, message, scratch));
         });
         if let Err(errno) = read {
             self.stop_unread(errno);

@@ -201,6 +201,7 @@ impl Engine {
                 continue;
             }
             let free = self.look(watcher);
+            self.hold_writes_if_due();
             let growth = watcher.last_anon;
             let anon = self.ledger.held_bytes();
             watcher.last_anon = anon;

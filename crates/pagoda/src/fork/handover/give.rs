@@ -79,8 +79,7 @@ impl Engine {
         if made.state() == State::Refused {
             return HandedOver::Nothing(born);
         }
-        // They fault again, and the child's own engine hears of it.
-        waiting.iter().for_each(|address| child.uffd.wake(PageRange::page(*address)));
+        child.leave(&waiting);
         // A child that is gone, or runs and takes nothing for too long, gets no end, and ends
         // itself. So does one that changed a mapping in the moment before it accepted: its thread
         // does nothing there that would.
