@@ -53,7 +53,12 @@ fn next_to_hold(table: &Table, at: usize) -> Option<PageRange> {
 impl Engine {
     /// Has the watcher hold writes at its first look in so many nanoseconds or later.
     pub(crate) fn hold_writes_after(&self, ns: u64) {
-        self.hold_due_ns.fetch_min(now_ns() + ns, Ordering::AcqRel);
+        let now = now_ns();
+        let next = now + ns;
+        // One that is due is being looked at: that look does not know of this fork, and clears
+        // nothing that has changed.
+        let sooner = |due| (due <= now || due > next).then_some(next);
+        let _ = self.hold_due_ns.fetch_update(Ordering::AcqRel, Ordering::Acquire, sooner);
     }
 
     /// Holds writes to all managed memory, once, as soon as that is due and copies of what is
