@@ -56,7 +56,17 @@ impl Index {
             return Err(damaged());
         }
         let checked = (0..layout.present.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        Ok(Self { layout, bytes, places, checked })
+        let index = Self { layout, bytes, places, checked };
+        // A bad answer of a server must be found while the index can still be had again.
+        let chunks = 0..index.places.len() as u64;
+        if file.is_remote()
+            && !chunks
+                .into_iter()
+                .all(|chunk| index.entry(chunk * CHUNK_BLOCKS, header.block_bytes, key).is_some())
+        {
+            return Err(damaged());
+        }
+        Ok(index)
     }
 
     /// The received map's bytes.
