@@ -29,6 +29,11 @@ pub trait RemoteFile: Send + Sync {
     /// If not all of it can be had. Some of `into` may be overwritten then.
     fn read_exact_at(&self, into: &mut [u8], at: u64) -> io::Result<()>;
 
+    /// Tells that these bytes will be read soon. Returns at once.
+    fn announce(&self, range: Range<u64>) {
+        let _ = range;
+    }
+
     /// Drops all copies of these bytes, which were found to be damaged.
     fn forget(&self, range: Range<u64>);
 
@@ -87,6 +92,13 @@ impl Backing {
                 }
                 file.read_exact_at(into, at)
             }
+        }
+    }
+
+    /// See [`RemoteFile::announce`].
+    pub(crate) fn announce(&self, range: Range<u64>) {
+        if let Self::Remote(file) = self {
+            file.announce(range);
         }
     }
 

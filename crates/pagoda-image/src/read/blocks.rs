@@ -49,6 +49,25 @@ impl Image {
         outcome
     }
 
+    /// Tells that this content will be read soon. Returns at once; costs nothing where a read is
+    /// no request.
+    pub fn announce(&self, offset: u64, len: usize) {
+        if !self.file.is_remote() {
+            return;
+        }
+        let block_bytes = u64::from(self.block_bytes());
+        let end = offset.saturating_add(len as u64).min(self.len_bytes());
+        for block in offset / block_bytes..end.div_ceil(block_bytes) {
+            match (self.entry(block), &self.base) {
+                (Ok(Entry::Stored { place, len, .. }), _) => {
+                    self.file.announce(place..place + u64::from(len));
+                }
+                (Ok(Entry::Base), Some(base)) => base.announce(block * block_bytes, block_bytes as usize),
+                _ => {}
+            }
+        }
+    }
+
     fn read_blocks(&self, offset: u64, into: &mut [u8]) -> Result<(), ImageError> {
         let block_bytes = u64::from(self.block_bytes());
         let mut done = 0;
