@@ -81,6 +81,14 @@ pub enum ImageError {
         /// Where a key was looked for.
         key_path: PathBuf,
     },
+    /// There is no key for an image on a server.
+    #[error(
+        "the key of {path:?} is needed, and one on its server would prove nothing; give its file with --key"
+    )]
+    NoRemoteKey {
+        /// The image.
+        path: PathBuf,
+    },
     /// The key is another image's.
     #[error(
         "the key given is not that of {path:?}, or the image is not what it was; give the key that it was packed with"

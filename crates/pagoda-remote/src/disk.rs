@@ -1,10 +1,10 @@
 //! Pieces of remote files in a directory, within a bound, for all processes that share it.
 //!
-//! A piece is a file with a checksum. One that is damaged is removed, and counts as missing. The sum
-//! of all lengths stands in the file `lock`, which is locked while a piece is added. Without room
-//! the pieces that were not used for the longest time are removed. Pieces are written by a thread of
-//! their own. This module must never remove a file that it has not named, and never wait for
-//! another process on a fault's way.
+//! A piece is a file with a checksum. One that is damaged is removed, and counts as missing. The
+//! sum of all lengths stands in the file `lock`, which is locked while a piece is added. Without
+//! room the pieces that were not used for the longest time are removed. Pieces are written by a
+//! thread of their own. This module must never remove a file that it has not named, and never wait
+//! for another process on a fault's way.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};

@@ -15,8 +15,8 @@ use crate::failure::Failure;
 /// The unit of requests and of the cache: larger than most faults, and quick to send.
 pub(crate) const PIECE_BYTES: usize = 128 << 10;
 
-/// Pieces in the table: 16 MiB. Those that are on their way are not removed, and not more than these
-/// are asked for ahead.
+/// Pieces in the table: 16 MiB. Those that are on their way are not removed, and not more than
+/// these are asked for ahead.
 const PIECES_MOST: usize = 128;
 
 /// How long a failure is the answer.
@@ -121,7 +121,7 @@ impl Pieces {
             claim.pieces.push(piece);
         }
         let Some(&(first, _)) = claim.missing.first() else { return claim };
-        table.ahead = if first == table.next { (table.ahead * 2).clamp(1, ahead_most) } else { 0 };
+        table.ahead = if first == table.next { (table.ahead * 2).max(1).min(ahead_most) } else { 0 };
         table.next = end.min(numbers.end + table.ahead);
         for number in numbers.end..table.next {
             table.get(number, &mut claim.missing);

@@ -118,8 +118,8 @@ impl Store {
         Ok(Self { store, key, patience, is_s3: matches!(address, Address::S3 { .. }), worker })
     }
 
-    /// Asks for a part, and gives its bytes to `each` as they come, in order. The first request of a
-    /// file has no version yet, and may ask for more than there is.
+    /// Asks for a part, and gives its bytes to `each` as they come, in order. The first request of
+    /// a file has no version yet, and may ask for more than there is.
     ///
     /// After an error the part that `each` has had is right, too.
     pub(crate) async fn fetch(
