@@ -1,7 +1,7 @@
 //! The address of a file on a server, and of those beside it.
 
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use object_store::path::Path as Key;
 use url::Url;
@@ -13,13 +13,6 @@ use crate::failure::Failure;
 pub(crate) enum Address {
     Http(Url),
     S3 { bucket: String, key: Key },
-}
-
-/// Whether this is the address of a file on a server, and no path of this machine.
-#[must_use]
-pub fn is_remote(path: &Path) -> bool {
-    let schemes = ["http://", "https://", "s3://"];
-    path.to_str().is_some_and(|text| schemes.iter().any(|scheme| text.starts_with(scheme)))
 }
 
 impl Address {
@@ -94,6 +87,8 @@ impl Address {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
@@ -128,6 +123,5 @@ mod tests {
         for text in wrong {
             assert!(Address::parse(text).is_err(), "{text}");
         }
-        assert!(is_remote(Path::new("https://host/a")) && !is_remote(Path::new("/http://host")));
     }
 }

@@ -21,6 +21,10 @@ mod pieces;
 mod store;
 mod transport;
 
-pub use address::is_remote;
 pub use failure::Failure;
 pub use file::{Options, open};
+
+/// The README, whose example is tested with those of the documentation.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

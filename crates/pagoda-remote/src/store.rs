@@ -63,7 +63,10 @@ impl Drop for Worker {
     fn drop(&mut self) {
         if let Some((end, thread)) = self.end.take() {
             let _ = end.send(());
-            let _ = thread.join();
+            // A request that ends last has it, and runs there.
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
         }
     }
 }
@@ -130,6 +133,7 @@ impl Store {
     ) -> Result<Version, Failure> {
         let mut done = 0;
         let mut last = None;
+        let mut version = version.cloned();
         let tries = async {
             let is_long = part.end - part.start > SHORT_BYTES;
             // They are never closed.
@@ -138,7 +142,7 @@ impl Store {
             let mut pause = PAUSES.0;
             loop {
                 let rest = part.start + done..part.end;
-                match self.once(rest, version, &mut done, &mut each).await {
+                match self.once(rest, &mut version, &mut done, &mut each).await {
                     Err(failure) if failure.may_pass() => last = Some(failure),
                     outcome => return outcome,
                 }
@@ -156,17 +160,19 @@ impl Store {
     async fn once(
         &self,
         part: Range<u64>,
-        version: Option<&Version>,
+        version: &mut Option<Version>,
         done: &mut u64,
         each: &mut (impl FnMut(&[u8]) + Send),
     ) -> Result<Version, Failure> {
         // A weak tag never matches.
-        let tag = version.and_then(|version| version.tag.clone()).filter(|tag| !tag.starts_with("W/"));
+        let tag =
+            version.as_ref().and_then(|version| version.tag.clone()).filter(|tag| !tag.starts_with("W/"));
         let range = Some(GetRange::Bounded(part.clone()));
         let options = GetOptions { if_match: tag, range, ..GetOptions::default() };
         let got = self.store.get_opts(&self.key, options).await.map_err(|error| self.failure(&error))?;
         let found = Version::of(&got);
-        if version.is_some_and(|version| *version != found) {
+        // Also of another try: its bytes are not to be joined with those of a new file.
+        if *version.get_or_insert_with(|| found.clone()) != found {
             return Err(Failure::Replaced);
         }
         let mut rest = got.range.end - got.range.start;
