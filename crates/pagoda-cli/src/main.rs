@@ -12,6 +12,7 @@ mod manual;
 mod migrate;
 mod output_file;
 mod program;
+mod remote_image;
 mod run;
 mod serve;
 mod set;

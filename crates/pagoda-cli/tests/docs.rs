@@ -21,7 +21,7 @@ fn docs() -> PathBuf {
 }
 
 /// The files outside of the book, by their paths from there.
-const READMES: [&str; 15] = [
+const READMES: [&str; 16] = [
     "../README.md",
     "../CONTRIBUTING.md",
     "../crates/pagoda/README.md",
@@ -34,6 +34,7 @@ const READMES: [&str; 15] = [
     "../crates/pagoda-migrate/README.md",
     "../crates/pagoda-preload/README.md",
     "../crates/pagoda-python/README.md",
+    "../crates/pagoda-remote/README.md",
     "../crates/pagoda-serve/README.md",
     "../crates/pagoda-vm-memory/README.md",
     "../crates/pagoda-wasmtime/README.md",

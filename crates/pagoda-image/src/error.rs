@@ -21,6 +21,14 @@ pub enum ImageError {
         /// The kernel's error.
         error: io::Error,
     },
+    /// A file on a server can't be had.
+    #[error("could not read {path:?}: {error}")]
+    Unreached {
+        /// The file.
+        path: PathBuf,
+        /// The event, and the remedy.
+        error: io::Error,
+    },
     /// The file can't be made or written.
     #[error("could not write {path:?} ({error}); check the directory and the space there")]
     Write {
@@ -72,6 +80,14 @@ pub enum ImageError {
         path: PathBuf,
         /// Where a key was looked for.
         key_path: PathBuf,
+    },
+    /// There is no key for an image on a server.
+    #[error(
+        "the key of {path:?} is needed, and one on its server would prove nothing; give its file with --key"
+    )]
+    NoRemoteKey {
+        /// The image.
+        path: PathBuf,
     },
     /// The key is another image's.
     #[error(
@@ -174,6 +190,9 @@ pub enum ImageError {
 impl ImageError {
     pub(crate) fn read(path: &Path, error: io::Error) -> Self {
         Self::Read { path: path.to_owned(), error }
+    }
+    pub(crate) fn unreached(path: &Path, error: io::Error) -> Self {
+        Self::Unreached { path: path.to_owned(), error }
     }
     pub(crate) fn write(path: &Path, error: io::Error) -> Self {
         Self::Write { path: path.to_owned(), error }

@@ -9,12 +9,14 @@
 //! | `import` | raw memory files, and QEMU's mapped-ram migration files, as memory to pack |
 //! | `working_set` | the blocks that were touched first, in order, beside the image |
 //! | `key_file` | the key of an image, in a file beside it |
+//! | `backing` | the file of an image, here or elsewhere |
 //! | `open_file` | opens a file without waiting for a pipe's writer |
 //!
 //! An image is untrusted: every length is compared with its file, and no byte of content is given
 //! before its digest was checked. Nothing here may give bytes of another block, or damaged ones.
 #![forbid(unsafe_code)]
 
+mod backing;
 mod error;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
@@ -25,6 +27,7 @@ mod read;
 mod working_set;
 mod write;
 
+pub use backing::RemoteFile;
 pub use error::ImageError;
 pub use key_file::{key_path, load_key, make_key};
 pub use pagoda_core::image::{Key, Root};

@@ -12,18 +12,20 @@
 //! ```
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use pagoda_core::image::digest::ROOT_BYTES;
 use pagoda_linux::codec::zstd::Decompressor;
-use pagoda_linux::io::positioned::read_exact_at;
 use pagoda_linux::io::unfinished_file::UnfinishedFile;
 
+use crate::backing::Backing;
 use crate::error::ImageError;
 use crate::read::Image;
+
+/// Added to the name of the image.
+const SUFFIX: &str = ".ws";
 
 const MAGIC: [u8; 8] = *b"PAGODAWS";
 const VERSION: u64 = 1;
@@ -45,7 +47,7 @@ pub struct Touch {
 /// A recorded working set.
 #[derive(Debug)]
 pub struct WorkingSet {
-    file: File,
+    file: Backing,
     touches: Vec<Touch>,
     /// Where the packed bytes of each touch begin in the file, and the end of the last.
     places: Vec<u64>,
@@ -53,7 +55,7 @@ pub struct WorkingSet {
 
 fn path_of(image: &Path) -> PathBuf {
     let mut name = OsString::from(image);
-    name.push(".ws");
+    name.push(SUFFIX);
     name.into()
 }
 
@@ -73,14 +75,25 @@ fn header(image: &Image, entries: &[u8], packed_bytes: u64) -> [u8; HEADER_BYTES
 impl WorkingSet {
     /// The set beside an image.
     pub(crate) fn load(image: &Image) -> Option<Self> {
-        let file = File::open(path_of(image.path())).ok()?;
-        let file_bytes = file.metadata().ok()?.len();
+        let file = image.open_suffixed(&path_of(image.path()), SUFFIX)?;
+        let found = Self::read_index(image, &file);
+        if found.is_none() {
+            // A server may have a whole one later.
+            file.forget(0..u64::MAX);
+        }
+        let (touches, places) = found?;
+        Some(Self { file, touches, places })
+    }
+
+    /// The touches, and where the packed bytes of each begin.
+    fn read_index(image: &Image, file: &Backing) -> Option<(Vec<Touch>, Vec<u64>)> {
+        let file_bytes = file.len_bytes().ok()?;
         let mut found = [0; HEADER_BYTES];
-        read_exact_at(&file, &mut found, 0).ok()?;
+        file.read_exact_at(&mut found, 0).ok()?;
         let count = u64::from_le_bytes(*found[16..].first_chunk()?);
         let count = usize::try_from(count).ok().filter(|count| *count <= TOUCHES_MOST)?;
         let mut entries = vec![0; count * ENTRY_BYTES];
-        read_exact_at(&file, &mut entries, HEADER_BYTES as u64).ok()?;
+        file.read_exact_at(&mut entries, HEADER_BYTES as u64).ok()?;
         let (mut touches, mut places) = (Vec::new(), Vec::new());
         let begin = (HEADER_BYTES + entries.len()) as u64;
         let mut at = begin;
@@ -97,7 +110,7 @@ impl WorkingSet {
         }
         places.push(at);
         (at <= file_bytes && header(image, &entries, at - begin) == found).then_some(())?;
-        Some(Self { file, touches, places })
+        Some((touches, places))
     }
 
     /// Records these touches beside an image, in this order, in place of an earlier set. Blocks
@@ -107,6 +120,10 @@ impl WorkingSet {
     /// If the image can't be read, or the set not be written.
     pub fn record(image: &Image, touches: &[Touch]) -> Result<(), ImageError> {
         let path = path_of(image.path());
+        if image.is_remote() {
+            let error = std::io::Error::other("it is on a server; record with a copy of the image");
+            return Err(ImageError::write(&path, error));
+        }
         let (mut entries, mut packed) = (Vec::new(), Vec::new());
         for touch in &touches[..touches.len().min(TOUCHES_MOST)] {
             let Some(bytes) = image.packed_block(touch.block)? else { continue };
@@ -154,14 +171,15 @@ impl WorkingSet {
     ) -> Result<(), ImageError> {
         let begin = self.places[range.start];
         let mut packed = vec![0; self.packed_bytes(range.clone()) as usize];
-        let unread = |error| ImageError::read(&path_of(image.path()), error);
-        read_exact_at(&self.file, &mut packed, begin).map_err(unread)?;
+        let unread = |error| self.file.unread(&path_of(image.path()), error);
+        self.file.read_exact_at(&mut packed, begin).map_err(unread)?;
         let mut content = vec![0; image.block_bytes() as usize];
         let mut zstd = Decompressor::new();
         for index in range {
             let own = (self.places[index] - begin) as usize..(self.places[index + 1] - begin) as usize;
             let touch = self.touches[index];
-            image.unpack_copy(touch.block, &packed[own], &mut content, &mut zstd)?;
+            let unpacked = image.unpack_copy(touch.block, &packed[own], &mut content, &mut zstd);
+            unpacked.inspect_err(|_| self.file.forget(self.places[index]..self.places[index + 1]))?;
             each(touch, &content);
         }
         Ok(())

@@ -8,7 +8,6 @@ use pagoda_core::size::Bytes;
 
 use super::{Opened, Summary, print_json};
 use crate::exit_error::ExitError;
-use crate::migrate::shown;
 
 /// Show the size of an image, its blocks, and its base.
 ///
@@ -21,9 +20,10 @@ pub struct InfoArgs {
 
 /// Shows it.
 pub fn run(args: &InfoArgs) -> Result<ExitCode, ExitError> {
-    let summary = args.opened.open().and_then(|image| Summary::of(&image)).map_err(|error| {
-        ExitError::own(format_args!("could not look at {}: {error}", shown(&args.opened.image)))
-    })?;
+    let summary =
+        args.opened.open().and_then(|image| Summary::of(&image)).map_err(|error| {
+            ExitError::own(format_args!("could not look at {}: {error}", args.opened.name()))
+        })?;
     if args.opened.common.json {
         print_json(&summary)?;
     } else {

@@ -19,6 +19,7 @@ use serde::Serialize;
 
 use crate::exit_error::ExitError;
 use crate::migrate::{Bar, Cancel};
+use crate::remote_image::{self, RemoteArgs, is_remote};
 
 /// Pack memory into an image, and read images.
 ///
@@ -68,12 +69,14 @@ struct Common {
 /// An image to read, and how to open it.
 #[derive(Args)]
 struct Opened {
-    /// The image.
+    /// The image: a file, or an address: http://…, https://… or s3://BUCKET/KEY.
     #[arg(value_name = "IMAGE")]
     image: PathBuf,
     /// The image that it is a difference to, if that is not where it was when it was made.
     #[arg(long, value_name = "FILE")]
     base: Option<PathBuf>,
+    #[command(flatten)]
+    remote: RemoteArgs,
     #[command(flatten)]
     common: Common,
 }
@@ -100,18 +103,21 @@ impl Common {
 impl Opened {
     fn open(&self) -> Result<Image, ImageError> {
         let key = self.common.key()?;
-        match &self.base {
-            None => Image::open(&self.image, key),
-            Some(base) => {
-                // A key beside the difference is its base's, too.
-                let key = match key {
-                    Some(key) => key,
-                    None => load_key(&pagoda_image::key_path(&self.image))?,
-                };
-                let base = Arc::new(Image::open(base, Some(key.clone()))?);
-                Image::open_over(&self.image, Some(key), base)
-            }
-        }
+        let Some(base) = &self.base else {
+            return remote_image::open(&self.image, key, None, &self.remote);
+        };
+        // A key beside the difference is its base's, too.
+        let key = match key {
+            None if !is_remote(&self.image) => Some(load_key(&pagoda_image::key_path(&self.image))?),
+            key => key,
+        };
+        let base = Arc::new(remote_image::open(base, key.clone(), None, &self.remote)?);
+        remote_image::open(&self.image, key, Some(base), &self.remote)
+    }
+
+    /// How the image is named to the user.
+    fn name(&self) -> String {
+        remote_image::shown(&self.image)
     }
 }
 
@@ -167,7 +173,7 @@ struct Summary {
 impl Summary {
     fn of(image: &Image) -> Result<Self, ImageError> {
         let totals = image.totals()?;
-        let bytes = std::fs::metadata(image.path()).map_or(0, |file| file.len());
+        let bytes = image.file_bytes()?;
         let Totals { zero_blocks, same_blocks, base_blocks, stored_blocks, packed_bytes, .. } = totals;
         Ok(Self {
             image: crate::migrate::shown(image.path()),

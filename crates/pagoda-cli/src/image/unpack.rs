@@ -36,7 +36,7 @@ struct Unpacked {
 
 /// Unpacks it.
 pub fn run(args: &UnpackArgs) -> Result<ExitCode, ExitError> {
-    let (from, to) = (shown(&args.opened.image), shown(&args.memory));
+    let (from, to) = (args.opened.name(), shown(&args.memory));
     let unwritten = |error| ImageError::Write { path: args.memory.clone(), error };
     let line = |done: &Unpacked| {
         format!("unpacked {from} into {to}: {} bytes, {} of them data", done.raw_bytes, done.data_bytes)

@@ -8,7 +8,6 @@ use serde::Serialize;
 
 use super::{Opened, report};
 use crate::exit_error::ExitError;
-use crate::migrate::shown;
 
 /// Bytes that are read at once: a multiple of every block.
 const PART_BYTES: u64 = 1 << 20;
@@ -33,7 +32,7 @@ struct Verified {
 
 /// Checks it.
 pub fn run(args: &VerifyArgs) -> Result<ExitCode, ExitError> {
-    let name = shown(&args.opened.image);
+    let name = args.opened.name();
     let line = |done: &Verified| format!("{name} is whole: {} of memory", Bytes::new(done.raw_bytes));
     report(&args.opened.common, "reading", &format!("verify {name}"), line, |progress| {
         let image = args.opened.open()?;

@@ -31,6 +31,7 @@ use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use signal_hook::flag::register;
 
 use crate::exit_error::ExitError;
+use crate::remote_image::{self, RemoteArgs, is_remote, shown};
 
 /// Serve a memory image to virtual machines that restore from it, page by page.
 ///
@@ -40,8 +41,9 @@ use crate::exit_error::ExitError;
 /// second one ends at once. SIGUSR1 prints a table.
 #[derive(clap::Args)]
 pub struct ServeArgs {
-    /// The memory of the snapshot: an image of `pagoda image pack`, or a raw memory file. With
-    /// --offload the directory of the snapshot.
+    /// The memory of the snapshot: an image of `pagoda image pack`, or a raw memory file. An image
+    /// may lie on a server: http://…, https://… or s3://BUCKET/KEY. With --offload the directory of
+    /// the snapshot.
     #[arg(value_name = "IMAGE")]
     image: PathBuf,
     /// Where VMMs connect. Nothing else may be there. With --offload where the VMM listens.
@@ -53,6 +55,8 @@ pub struct ServeArgs {
     /// How much of an image is kept unpacked, for all VMs together.
     #[arg(long, value_name = "SIZE", default_value = "256M")]
     cache: Bytes,
+    #[command(flatten)]
+    remote: RemoteArgs,
     /// Restore one VM of Cloud Hypervisor's, which waits with `receive-migration` at the socket.
     #[arg(long)]
     offload: bool,
@@ -109,13 +113,15 @@ fn around(text: &str) -> Result<Bytes, String> {
 
 /// Opens a memory: an image behind the cache, or a raw file.
 fn open(args: &ServeArgs, path: &Path) -> Result<Box<dyn Source>, ExitError> {
-    let refused = |why: &dyn std::fmt::Display| {
-        ExitError::own(format_args!("could not serve {}: {why}", path.display()))
-    };
+    let refused =
+        |why: &dyn std::fmt::Display| ExitError::own(format_args!("could not serve {}: {why}", shown(path)));
+    if args.record && is_remote(path) {
+        return Err(refused(&"--record writes beside the image; record with a copy of it on this machine"));
+    }
     let key = args.key.as_deref().map(load_key).transpose().map_err(|error| refused(&error))?;
-    match ImageSource::open(path, key) {
-        Ok(image) => Ok(Box::new(Cached::new(image, args.cache))),
-        Err(ImageError::NotAnImage { .. }) => match RawFile::open(path) {
+    match remote_image::open(path, key, None, &args.remote) {
+        Ok(image) => Ok(Box::new(Cached::new(ImageSource::new(image), args.cache))),
+        Err(ImageError::NotAnImage { .. }) if !is_remote(path) => match RawFile::open(path) {
             Ok(raw) => Ok(Box::new(raw)),
             Err(error) => {
                 Err(refused(&format_args!("it can't be read ({error}); give the memory file of a snapshot")))
@@ -156,7 +162,7 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, ExitError> {
         start: &|channel| start_handler(channel, &identity),
         say: &|line| crate::say(line),
     };
-    crate::say(format_args!("serving {} on {}", args.image.display(), args.socket.display()));
+    crate::say(format_args!("serving {} on {}", shown(&args.image), args.socket.display()));
     let mut supervisor = Supervisor::new(options);
     let mut watch = Watch { args, ends, shows, drains: false, is_cut_short: false, written: None };
     let done = supervisor.run(&mut |supervisor| watch.look(supervisor));
@@ -267,7 +273,7 @@ fn be_the_handler(args: &ServeArgs, source: Arc<dyn Source>, identity: &str) -> 
     if source.identity() != identity {
         return Err(ExitError::own(format_args!(
             "{} is not what it was when its VMs were restored; put the former one back, and they go on",
-            args.image.display()
+            shown(&args.image)
         )));
     }
     let channel = io::stdin().as_fd().try_clone_to_owned().map_err(|error| {

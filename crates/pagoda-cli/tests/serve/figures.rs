@@ -87,3 +87,37 @@ fn a_scattered_working_set_is_the_images() {
         }
     }
 }
+
+/// The first VM of a new handler, from a file and from a server on loopback.
+#[cfg(feature = "remote")]
+#[test]
+fn a_scattered_working_set_from_a_server_is_the_images() {
+    use pagoda_linux::testing::http_server::{HttpServer, answer_content, refuse};
+
+    if crate::skips("figures of servers") {
+        return;
+    }
+    let (pages, count) = sizes();
+    let order = working_set(pages, count);
+    let recording = Server::start_packed(pages, &["--record", "--around", "4K"]);
+    measure(&recording, "recording", pages, &order);
+    recording.stats_when("it has ended", |stats| stats["vms_now"] == 0 && stats["connections"] == 1);
+    let files = ["/mem", "/mem.ws"]
+        .map(|name| (name, std::fs::read(recording.directory.path().join(&name[1..])).expect("recorded")));
+    let web =
+        HttpServer::start(move |request, line| match files.iter().find(|(name, _)| *name == request.path) {
+            Some((_, content)) => answer_content(content, "etag: \"1\"\r\n", request, line),
+            None => refuse(line, "404 Not Found", ""),
+        });
+    for prefetch in ["none", "set"] {
+        for (kind, image) in [("file", recording.image()), ("server", web.url("mem"))] {
+            for turn in 0..3 {
+                let options = ["--around", "16K", "--prefetch", prefetch];
+                let server = Server::start_remote(&image, recording.directory.path(), &options);
+                server.handler();
+                let name = format!("{kind}, prefetch {prefetch}, run {turn}");
+                eprintln!("{}, {} requests", measure(&server, &name, pages, &order), web.requests().len());
+            }
+        }
+    }
+}

@@ -5,6 +5,8 @@ mod figures;
 mod hostile;
 mod offload;
 mod peer;
+#[cfg(feature = "remote")]
+mod remote;
 mod server;
 mod trouble;
 

@@ -23,6 +23,17 @@ pub fn content(page: usize) -> Vec<u8> {
     (0..WORDS).flat_map(|at| word(page, at).to_ne_bytes()).collect()
 }
 
+/// A directory with an image of so many pages, packed, with a key beside it.
+pub fn packed(pages: usize) -> TempDir {
+    let directory = tempfile::tempdir().expect("a directory");
+    let memory: Vec<u8> = (0..pages).flat_map(content).collect();
+    let image = directory.path().join("mem");
+    let key = pagoda_image::make_key(&image).expect("a key");
+    let options = pagoda_image::PackOptions::new(key);
+    pagoda_image::pack(&memory, &image, options, &mut |_| ControlFlow::Continue(())).expect("packed");
+    directory
+}
+
 /// A served image.
 pub struct Server {
     pub directory: TempDir,
@@ -42,18 +53,24 @@ impl Server {
 
     /// Serves an image of so many pages, packed, with a key beside it.
     pub fn start_packed(pages: usize, options: &[&str]) -> Self {
-        let directory = tempfile::tempdir().expect("a directory");
-        let memory: Vec<u8> = (0..pages).flat_map(content).collect();
-        let image = directory.path().join("mem");
-        let key = pagoda_image::make_key(&image).expect("a key");
-        let options_of_pack = pagoda_image::PackOptions::new(key);
-        pagoda_image::pack(&memory, &image, options_of_pack, &mut |_| ControlFlow::Continue(()))
-            .expect("packed");
-        Self::start_in(directory, options)
+        Self::start_in(packed(pages), options)
+    }
+
+    /// Serves the image at an address. Its key lies in the directory `files`.
+    #[cfg(feature = "remote")]
+    pub fn start_remote(address: &Path, files: &Path, options: &[&str]) -> Self {
+        let key = files.join("mem.key");
+        let options = [&["--key", key.to_str().expect("text")], options].concat();
+        Self::start_with(tempfile::tempdir().expect("a directory"), address, &options)
     }
 
     /// Serves the image that lies in this directory.
     pub fn start_in(directory: TempDir, options: &[&str]) -> Self {
+        let image = directory.path().join("mem");
+        Self::start_with(directory, &image, options)
+    }
+
+    fn start_with(directory: TempDir, image: &Path, options: &[&str]) -> Self {
         let at = |name| directory.path().join(name);
         let lines = fs::File::create(at("lines")).expect("made");
         let child = Command::new(env!("CARGO_BIN_EXE_pagoda"))
@@ -63,7 +80,7 @@ impl Server {
             .arg("--stats")
             .arg(at("stats"))
             .args(options)
-            .arg(at("mem"))
+            .arg(image)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(lines)

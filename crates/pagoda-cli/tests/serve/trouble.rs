@@ -34,7 +34,7 @@ fn guest_process() {
     std::thread::sleep(Duration::from_secs(600));
 }
 
-fn guest(server: &Server, pages: usize, touched: usize) -> Command {
+pub fn guest(server: &Server, pages: usize, touched: usize) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this"));
     command.args(["--exact", "trouble::guest_process", "--nocapture"]);
     command.env(GUEST, format!("{} {pages} {touched}", server.socket().display()));

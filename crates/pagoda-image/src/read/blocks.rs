@@ -7,7 +7,6 @@ use pagoda_core::image::{BlockDigest, Entry};
 use pagoda_core::migrate::handshake::Codec;
 use pagoda_linux::codec::lz4;
 use pagoda_linux::codec::zstd::Decompressor;
-use pagoda_linux::io::positioned::read_exact_at;
 
 use super::Image;
 use super::scratch::Scratch;
@@ -36,12 +35,37 @@ impl Image {
         let outcome = if end > self.len_bytes() {
             Err(ImageError::BeyondEnd { path: self.path.clone(), offset, end, len: self.len_bytes() })
         } else {
-            self.read_blocks(offset, into)
+            match self.read_blocks(offset, into) {
+                // The copy was damaged, and is forgotten: the server may have a whole one.
+                Err(ImageError::DamagedBlock { .. }) if self.file.is_remote() => {
+                    self.read_blocks(offset, into)
+                }
+                outcome => outcome,
+            }
         };
         if outcome.is_err() {
             into.fill(0);
         }
         outcome
+    }
+
+    /// Tells that this content will be read soon. Returns at once; costs nothing where a read is
+    /// no request.
+    pub fn announce(&self, offset: u64, len: usize) {
+        if !self.file.is_remote() {
+            return;
+        }
+        let block_bytes = u64::from(self.block_bytes());
+        let end = offset.saturating_add(len as u64).min(self.len_bytes());
+        for block in offset / block_bytes..end.div_ceil(block_bytes) {
+            match (self.entry(block), &self.base) {
+                (Ok(Entry::Stored { place, len, .. }), _) => {
+                    self.file.announce(place..place + u64::from(len));
+                }
+                (Ok(Entry::Base), Some(base)) => base.announce(block * block_bytes, block_bytes as usize),
+                _ => {}
+            }
+        }
     }
 
     fn read_blocks(&self, offset: u64, into: &mut [u8]) -> Result<(), ImageError> {
@@ -93,7 +117,7 @@ impl Image {
             scratch.packed.resize(stored.len as usize, 0);
             self.read_packed(stored.place, &mut scratch.packed)?;
             let Scratch { packed, block: content, zstd, .. } = scratch;
-            self.unpack(block, stored, packed, content, zstd)?;
+            self.unpack_own(block, stored, packed, content, zstd)?;
             scratch.number = Some(block);
         }
         part.copy_from_slice(&scratch.block[within..within + part.len()]);
@@ -127,14 +151,27 @@ impl Image {
         let mut packed = &packed[..];
         for ((stored, content), block) in run.iter().zip(into.chunks_mut(block_bytes)).zip(block..) {
             let (own, rest) = packed.split_at(stored.len as usize);
-            self.unpack(block, stored, own, content, zstd)?;
+            self.unpack_own(block, stored, own, content, zstd)?;
             packed = rest;
         }
         Ok(run.len() * block_bytes)
     }
 
     fn read_packed(&self, place: u64, into: &mut [u8]) -> Result<(), ImageError> {
-        read_exact_at(&self.file, into, place).map_err(|error| ImageError::read(&self.path, error))
+        self.file.read_exact_at(into, place).map_err(|error| self.file.unread(&self.path, error))
+    }
+
+    /// The same as [`Self::unpack`], of bytes that were read from the image's own file.
+    fn unpack_own(
+        &self,
+        block: u64,
+        stored: &Stored,
+        packed: &[u8],
+        content: &mut [u8],
+        zstd: &mut Decompressor,
+    ) -> Result<(), ImageError> {
+        let unpacked = self.unpack(block, stored, packed, content, zstd);
+        unpacked.inspect_err(|_| self.file.forget(stored.place..stored.place + u64::from(stored.len)))
     }
 
     /// Unpacks one block, and checks it. `content` may hold anything after an error.

@@ -1,6 +1,5 @@
 //! The index of an open image: all of it as it lies in the file, and which chunks were checked.
 
-use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,8 +10,8 @@ use pagoda_core::image::header::Header;
 use pagoda_core::image::index::{ALL_ZERO, CHUNK_BLOCKS, CHUNK_BYTES, Layout};
 use pagoda_core::image::{Entry, Key, runs};
 use pagoda_core::page::OS_PAGE;
-use pagoda_linux::io::positioned::read_exact_at;
 
+use crate::backing::Backing;
 use crate::error::ImageError;
 
 /// The longest index that is read into memory before its lengths are proven.
@@ -29,10 +28,10 @@ pub(super) struct Index {
 
 impl Index {
     /// Reads the index of the image with this header, and checks all but the chunks.
-    pub(super) fn load(path: &Path, file: &File, header: &Header, key: &Key) -> Result<Self, ImageError> {
+    pub(super) fn load(path: &Path, file: &Backing, header: &Header, key: &Key) -> Result<Self, ImageError> {
         let damaged = || ImageError::damaged(path, "its index");
-        let unread = |error| ImageError::read(path, error);
-        let file_bytes = file.metadata().map_err(unread)?.len();
+        let unread = |error| file.unread(path, error);
+        let file_bytes = file.len_bytes().map_err(unread)?;
         // Before memory is taken for it: a header can say anything.
         if header.index_at.checked_add(header.index_bytes).is_none_or(|end| end > file_bytes) {
             return Err(ImageError::damaged(path, "it is shorter than its header says"));
@@ -46,7 +45,7 @@ impl Index {
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(len).map_err(|_| ImageError::System(io::ErrorKind::OutOfMemory.into()))?;
         bytes.resize(len, 0);
-        read_exact_at(file, &mut bytes, header.index_at).map_err(unread)?;
+        file.read_exact_at(&mut bytes, header.index_at).map_err(unread)?;
         if header.root_of(key, &bytes[..layout.chunks_at]) != header.root {
             return Err(damaged());
         }
@@ -57,7 +56,17 @@ impl Index {
             return Err(damaged());
         }
         let checked = (0..layout.present.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        Ok(Self { layout, bytes, places, checked })
+        let index = Self { layout, bytes, places, checked };
+        // A bad answer of a server must be found while the index can still be had again.
+        let chunks = 0..index.places.len() as u64;
+        if file.is_remote()
+            && !chunks
+                .into_iter()
+                .all(|chunk| index.entry(chunk * CHUNK_BLOCKS, header.block_bytes, key).is_some())
+        {
+            return Err(damaged());
+        }
+        Ok(index)
     }
 
     /// The received map's bytes.
@@ -86,11 +95,11 @@ impl Index {
 }
 
 /// Whether the file has the header's root. Takes little memory, however long the index is.
-fn has_root(file: &File, header: &Header, layout: &Layout, key: &Key) -> io::Result<bool> {
+fn has_root(file: &Backing, header: &Header, layout: &Layout, key: &Key) -> io::Result<bool> {
     let (mut root, mut part) = (header.begin_root(key), vec![0; 1 << 20]);
     for at in (0..layout.chunks_at).step_by(part.len()) {
         let part = &mut part[..(layout.chunks_at - at).min(1 << 20)];
-        read_exact_at(file, part, header.index_at + at as u64)?;
+        file.read_exact_at(part, header.index_at + at as u64)?;
         root.add(part);
     }
     Ok(root.end() == header.root)

@@ -8,7 +8,7 @@ mod blocks;
 mod index;
 mod scratch;
 
-use std::fs::{File, Metadata};
+use std::fs::Metadata;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
@@ -17,11 +17,10 @@ use std::sync::Arc;
 use pagoda_core::image::header::{HEADER_BYTES, Header, HeaderError};
 use pagoda_core::image::{Entry, Key, Root, runs};
 use pagoda_core::page::OS_PAGE;
-use pagoda_linux::io::positioned::read_exact_at;
 
+use crate::backing::{Backing, RemoteFile};
 use crate::error::ImageError;
 use crate::key_file::{key_path, load_key};
-use crate::open_file::open_file;
 use crate::working_set::WorkingSet;
 use index::Index;
 use scratch::Pool;
@@ -59,7 +58,7 @@ pub struct Totals {
 /// An open image.
 pub struct Image {
     path: PathBuf,
-    file: File,
+    file: Backing,
     header: Header,
     key: Key,
     index: Index,
@@ -73,31 +72,39 @@ impl std::fmt::Debug for Image {
     }
 }
 
-fn open_regular(path: &Path) -> Result<File, ImageError> {
-    let file = open_file(path).map_err(|error| ImageError::read(path, error))?;
-    match file.metadata() {
-        Ok(metadata) if metadata.is_file() => Ok(file),
-        Ok(_) => Err(ImageError::NotAnImage { path: path.to_owned() }),
-        Err(error) => Err(ImageError::read(path, error)),
-    }
-}
-
 /// The header of the image at `path`, which is checked for damage, and not by a key: its
 /// fields may be an attacker's.
 ///
 /// # Errors
 /// If it can't be read, or is none.
-fn read_header(path: &Path, file: &File) -> Result<Header, ImageError> {
+fn read_header(path: &Path, file: &Backing) -> Result<Header, ImageError> {
     let mut bytes = [0; HEADER_BYTES];
-    read_exact_at(file, &mut bytes, 0).map_err(|error| match error.kind() {
+    file.read_exact_at(&mut bytes, 0).map_err(|error| match error.kind() {
         std::io::ErrorKind::UnexpectedEof => ImageError::NotAnImage { path: path.to_owned() },
-        _ => ImageError::read(path, error),
+        _ => file.unread(path, error),
     })?;
     Header::decode(&bytes).map_err(|error| match error {
         HeaderError::NotAnImage => ImageError::NotAnImage { path: path.to_owned() },
         HeaderError::Version(version) => ImageError::OtherVersion { path: path.to_owned(), version },
         HeaderError::Damaged => ImageError::damaged(path, "its header"),
     })
+}
+
+/// The header, the key and the index of an image: `key`, or the one in the file beside it.
+fn read_front(path: &Path, file: &Backing, key: Option<Key>) -> Result<(Header, Key, Index), ImageError> {
+    let header = read_header(path, file)?;
+    let key = match key {
+        Some(key) => key,
+        None => load_key(&key_path(path)).map_err(|error| match error {
+            ImageError::Read { .. } => ImageError::NoKey { path: path.to_owned(), key_path: key_path(path) },
+            other => other,
+        })?,
+    };
+    if key.check() != header.key_check {
+        return Err(ImageError::OtherKey { path: path.to_owned() });
+    }
+    let index = Index::load(path, file, &header, &key)?;
+    Ok((header, key, index))
 }
 
 impl Image {
@@ -109,7 +116,7 @@ impl Image {
     /// # Errors
     /// See [`ImageError`].
     pub fn open(path: &Path, key: Option<Key>) -> Result<Self, ImageError> {
-        Self::open_layer(path, key, None, LAYERS_MOST)
+        Self::open_layer(path, Backing::open(path)?, key, None, LAYERS_MOST)
     }
 
     /// The same, with the base of a difference wherever it lies.
@@ -117,36 +124,59 @@ impl Image {
     /// # Errors
     /// See [`ImageError`].
     pub fn open_over(path: &Path, key: Option<Key>, base: Arc<Self>) -> Result<Self, ImageError> {
-        Self::open_layer(path, key, Some(base), LAYERS_MOST)
+        Self::open_layer(path, Backing::open(path)?, key, Some(base), LAYERS_MOST)
+    }
+
+    /// Opens an image that lies elsewhere. Its key has to be known: one that lies beside an image
+    /// proves nothing about it. The base of a difference is `base`, or lies beside it.
+    ///
+    /// # Errors
+    /// See [`ImageError`].
+    pub fn open_remote(
+        file: Box<dyn RemoteFile>,
+        key: Key,
+        base: Option<Arc<Self>>,
+    ) -> Result<Self, ImageError> {
+        Self::open_remote_layer(file, key, base, LAYERS_MOST)
+    }
+
+    fn open_remote_layer(
+        file: Box<dyn RemoteFile>,
+        key: Key,
+        base: Option<Arc<Self>>,
+        layers: usize,
+    ) -> Result<Self, ImageError> {
+        let path = file.name().to_owned();
+        Self::open_layer(&path, Backing::Remote(file), Some(key), base, layers)
     }
 
     fn open_layer(
         path: &Path,
+        file: Backing,
         key: Option<Key>,
         base: Option<Arc<Self>>,
         layers: usize,
     ) -> Result<Self, ImageError> {
-        let file = open_regular(path)?;
-        let header = read_header(path, &file)?;
-        let key = match key {
-            Some(key) => key,
-            None => load_key(&key_path(path)).map_err(|error| match error {
-                ImageError::Read { .. } => {
-                    ImageError::NoKey { path: path.to_owned(), key_path: key_path(path) }
-                }
-                other => other,
-            })?,
+        let front = match read_front(path, &file, key.clone()) {
+            // The copy may be damaged: the server is asked again.
+            Err(
+                ImageError::NotAnImage { .. }
+                | ImageError::OtherVersion { .. }
+                | ImageError::OtherKey { .. }
+                | ImageError::Damaged { .. },
+            ) if file.is_remote() => {
+                file.forget(0..u64::MAX);
+                read_front(path, &file, key)
+            }
+            front => front,
         };
-        if key.check() != header.key_check {
-            return Err(ImageError::OtherKey { path: path.to_owned() });
-        }
-        let index = Index::load(path, &file, &header, &key)?;
+        let (header, key, index) = front?;
         let base = match &header.base {
             None => None,
             Some(named) => {
                 let base = match base {
                     Some(base) => base,
-                    None => Self::open_base(path, &key, named, layers)?,
+                    None => Self::open_base(path, &file, &key, named, layers)?,
                 };
                 if base.root() != named.root {
                     let wanted = named.root;
@@ -167,6 +197,7 @@ impl Image {
 
     fn open_base(
         path: &Path,
+        file: &Backing,
         key: &Key,
         named: &pagoda_core::image::header::Base,
         layers: usize,
@@ -182,7 +213,17 @@ impl Image {
         let (Some(Component::Normal(name)), None) = (parts.next(), parts.next()) else {
             return Err(ImageError::damaged(path, "the name of its base"));
         };
-        let base = Self::open_layer(&path.with_file_name(name), Some(key.clone()), None, layers);
+        let base = match file {
+            Backing::Local(_) => {
+                let path = path.with_file_name(name);
+                Backing::open(&path)
+                    .and_then(|file| Self::open_layer(&path, file, Some(key.clone()), None, layers))
+            }
+            Backing::Remote(file) => match file.open_beside(name) {
+                Ok(base) => Self::open_remote_layer(base, key.clone(), None, layers),
+                Err(error) => Err(ImageError::unreached(&path.with_file_name(name), error)),
+            },
+        };
         base.map(Arc::new).map_err(no_base)
     }
 
@@ -195,9 +236,35 @@ impl Image {
     /// The metadata of its open file, which may have another name or none by now.
     ///
     /// # Errors
-    /// If the kernel does not tell them.
+    /// If the kernel does not tell them, or the image is not of this machine.
     pub fn metadata(&self) -> Result<Metadata, ImageError> {
-        self.file.metadata().map_err(|error| ImageError::read(&self.path, error))
+        let metadata = match &self.file {
+            Backing::Local(file) => file.metadata(),
+            Backing::Remote(_) => Err(std::io::ErrorKind::Unsupported.into()),
+        };
+        metadata.map_err(|error| ImageError::read(&self.path, error))
+    }
+
+    /// The length of its open file, in bytes.
+    ///
+    /// # Errors
+    /// If the kernel does not tell it.
+    pub fn file_bytes(&self) -> Result<u64, ImageError> {
+        self.file.len_bytes().map_err(|error| self.file.unread(&self.path, error))
+    }
+
+    /// Whether it lies on another machine: a read is a request.
+    #[must_use]
+    pub const fn is_remote(&self) -> bool {
+        self.file.is_remote()
+    }
+
+    /// The file of this image with a suffix to its name.
+    pub(crate) fn open_suffixed(&self, path: &Path, suffix: &str) -> Option<Backing> {
+        match &self.file {
+            Backing::Local(_) => Backing::open(path).ok(),
+            Backing::Remote(file) => file.open_suffixed(suffix).ok().map(Backing::Remote),
+        }
     }
 
     /// The length of its content, in bytes.

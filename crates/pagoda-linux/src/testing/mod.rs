@@ -19,6 +19,7 @@ pub mod growing;
 pub mod guest_code;
 pub mod handed_on;
 pub mod heap;
+pub mod http_server;
 pub mod length;
 pub mod mapping;
 pub mod page_cache;

@@ -103,6 +103,10 @@ fn serve(service: &Service, line: &OwnedFd, process: Option<&OwnedFd>) -> Result
                 guest.uffd.wake(Window::page(region, address).range);
             }
         })?;
+        // The first one is answered now. The others wait for it: their reads may begin.
+        for fault in faults.iter().skip(1).rev().take(count) {
+            announce(service, fault);
+        }
         pause_us = if count > 0 { PAUSES_US.0 } else { (pause_us * 2).min(PAUSES_US.1) };
         while let Some(fault) = faults.front() {
             if !answer(service, fault, &mut buffer, &mut is_told)? {
@@ -123,6 +127,15 @@ fn awaited<'a>(
     other: (BorrowedFd<'a>, Awaited),
 ) -> (BorrowedFd<'a>, Awaited) {
     fd.map_or(other, |fd| (fd.as_fd(), what))
+}
+
+/// Has the read for a fault begin, where reads are requests.
+fn announce(service: &Service, fault: &Fault) {
+    let Some(region) = service.guest.regions.at(fault.address) else { return };
+    if !service.guest.is_removed(region, fault.address) {
+        let window = Window::around(region, fault.address, service.around_bytes);
+        service.source.announce(window.offset, window.range.len() as u64);
+    }
 }
 
 /// Answers a fault. False if the kernel puts it off.

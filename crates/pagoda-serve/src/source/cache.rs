@@ -85,6 +85,15 @@ impl<S: Source> Source for Cached<S> {
         });
     }
 
+    fn announce(&self, offset: u64, len_bytes: u64) {
+        let block_bytes = self.block_bytes() as u64;
+        for block in offset / block_bytes..offset.saturating_add(len_bytes).div_ceil(block_bytes) {
+            if self.blocks.peek(&block).is_none() {
+                self.source.announce(block * block_bytes, block_bytes);
+            }
+        }
+    }
+
     fn identity(&self) -> String {
         self.source.identity()
     }

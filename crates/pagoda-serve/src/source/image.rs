@@ -10,8 +10,9 @@ use pagoda_image::{Content, Image, ImageError, Key, Touch, WorkingSet};
 
 use crate::source::{Source, SourceError};
 
-/// Packed bytes of the working set that are read at once.
-const READ_BYTES: u64 = 1 << 20;
+/// Packed bytes of the working set that are read at once: from a file, and by requests that run at
+/// the same time.
+const READ_BYTES: (u64, u64) = (1 << 20, 8 << 20);
 
 /// An open image.
 pub struct ImageSource {
@@ -25,9 +26,14 @@ impl ImageSource {
     /// # Errors
     /// Those of the image; [`ImageError::NotAnImage`] of any other file.
     pub fn open(path: &Path, key: Option<Key>) -> Result<Self, ImageError> {
-        let image = Image::open(path, key)?;
+        Image::open(path, key).map(Self::new)
+    }
+
+    /// With an open image.
+    #[must_use]
+    pub fn new(image: Image) -> Self {
         let set = image.working_set();
-        Ok(Self { image, set })
+        Self { image, set }
     }
 
     fn block_of(&self, offset: u64) -> u64 {
@@ -59,10 +65,11 @@ impl Source for ImageSource {
     fn read_ahead(&self, each: &mut dyn FnMut(u64, &[u8]) -> bool) {
         let Some(set) = &self.set else { return };
         let count = set.touches().len();
+        let most = if self.image.is_remote() { READ_BYTES.1 } else { READ_BYTES.0 };
         let (mut from, mut goes_on) = (0, true);
         while goes_on && from < count {
             let mut to = from + 1;
-            while to < count && set.packed_bytes(from..to + 1) <= READ_BYTES {
+            while to < count && set.packed_bytes(from..to + 1) <= most {
                 to += 1;
             }
             let read = set.read(&self.image, from..to, &mut |touch, content| {
@@ -72,6 +79,10 @@ impl Source for ImageSource {
             goes_on &= read.is_ok();
             from = to;
         }
+    }
+
+    fn announce(&self, offset: u64, len_bytes: u64) {
+        self.image.announce(offset, usize::try_from(len_bytes).unwrap_or(usize::MAX));
     }
 
     fn identity(&self) -> String {

@@ -43,6 +43,11 @@ pub trait Source: Send + Sync {
     /// `each` with its number, until that says no.
     fn read_ahead(&self, each: &mut dyn FnMut(u64, &[u8]) -> bool);
 
+    /// Tells that this will be read soon. Returns at once.
+    fn announce(&self, offset: u64, len_bytes: u64) {
+        let _ = (offset, len_bytes);
+    }
+
     /// Words that only this content has: a handler that takes guests over must serve the same.
     fn identity(&self) -> String;
 
