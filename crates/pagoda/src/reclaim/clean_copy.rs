@@ -97,6 +97,8 @@ impl Engine {
             }
         }
         let mut slot = slot;
+        // A hole of a staged page reads as zero, unless it is of a file.
+        let rest = if entries.file().is_some() { rest } else { rest.and(self.store.content_of(stored)) };
         for run in rest.runs() {
             // Fresh memory, for as long as the page is staged.
             let content = &mut self.space.bytes_mut(&mut slot)[bytes(run)];
@@ -107,7 +109,7 @@ impl Engine {
         self.ledger.took(i64::from(rest.count()) * 4096);
         self.store.free(stored);
         self.ledger.changed(word, after.with_backing(Backing::None));
-        self.publish_staged(&entries, index, after, slot);
+        self.publish_staged(&entries, index, after, (slot, out.or(rest)));
         Step::Staged
     }
 }

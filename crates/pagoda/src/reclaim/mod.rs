@@ -133,13 +133,13 @@ impl Engine {
                 self.complete_from_file(file, index, word, slot);
             }
             let held = self.space.claim_slot(slot);
-            self.note_stored(&entries, self.space.bytes(&held));
-            return Some(match self.store.put(self.space.bytes(&held), scratch) {
+            let there = self.staged_frames(&held);
+            return Some(match self.store.put_present(self.space.bytes(&held), there, scratch) {
                 Ok(put) => {
                     self.count_put(&put);
+                    self.note_stored(&entries, there, put);
                     if let Put::Stored(handle) = put {
-                        let all = Granules::range(0, (self.entry_bytes() / 4096) as u32);
-                        self.store.note_evicted(handle, all.without(word.resident()));
+                        self.store.note_evicted(handle, there.without(word.resident()));
                     }
                     self.ledger.store_has(self.store.usage().memory_committed_bytes.get());
                     let backing = match put {
@@ -149,8 +149,7 @@ impl Engine {
                         Put::Stored(handle) => Backing::Handle(Handle::to_bits(handle)),
                     };
                     give(entry, word.with_backing(backing).with_warmth(0));
-                    self.left_staging(slot);
-                    self.zones.put_ready(&self.space, held);
+                    self.unstage(held);
                     Step::FrameReady
                 }
                 Err(error) => {

@@ -387,8 +387,7 @@ impl<'a> Walk<'a> {
         engine.ledger.changed(word, after);
         let after = match word.backing() {
             Backing::Slot(slot) => {
-                engine.left_staging(slot);
-                engine.zones.put_ready(&engine.space, engine.space.claim_slot(slot));
+                engine.unstage(engine.space.claim_slot(slot));
                 after.with_backing(Backing::None)
             }
             Backing::Handle(_) | Backing::None => after,

@@ -21,6 +21,7 @@ use pagoda_core::size::Bytes;
 use crate::engine::Engine;
 use crate::region::adoptable::RegionError;
 use crate::state::pending::Extent;
+use crate::store::Put;
 use crate::table::filling::{AHEAD_BLOCKS, Density, Filling, granules, of_entry};
 use crate::table::{Entries, Page, Span};
 
@@ -196,11 +197,14 @@ impl Engine {
         counter.into_iter().for_each(|counter| self.counters.add(counter, 1));
     }
 
-    /// A whole page goes to the store with this content.
-    pub(crate) fn note_stored(&self, entries: &Entries, content: &[u8]) {
+    /// A page of which so much was `there` went to the store.
+    pub(crate) fn note_stored(&self, entries: &Entries, there: Granules, put: Put) {
         let Some(density) = entries.density() else { return };
-        let used = content.chunks(OS_PAGE).filter(|page| page.iter().any(|byte| *byte != 0)).count();
-        density.used.fetch_add(used as u64, Ordering::Relaxed);
+        let content = match put {
+            Put::Zero => Granules::NONE,
+            Put::Stored(handle) => self.store.content_of(handle).and(there),
+        };
+        density.used.fetch_add(u64::from(content.count()), Ordering::Relaxed);
         if !(density.stored.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(STORED_BETWEEN_LOOKS) {
             return;
         }
