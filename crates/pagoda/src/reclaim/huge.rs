@@ -161,7 +161,10 @@ impl Engine {
             }
             self.counters.add(Counter::Evictions, 1);
             match self.store_piece(&out.entries, piece, scratch) {
-                Ok(word) => give(out.entry(i), word),
+                Ok(word) => {
+                    self.ledger.changed(Word::EMPTY, word);
+                    give(out.entry(i), word);
+                }
                 Err(error) => {
                     full = Some(error);
                     self.stage_copy(&out, i, piece);

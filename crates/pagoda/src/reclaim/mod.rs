@@ -23,7 +23,7 @@ pub(crate) mod trim;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
-use pagoda_core::page::HUGE_FRAME;
+use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
 use pagoda_core::page_entry::{Backing, Granules, Word};
 use pagoda_linux::mem::range::PageRange;
 
@@ -142,13 +142,17 @@ impl Engine {
                         self.store.note_evicted(handle, there.without(word.resident()));
                     }
                     self.ledger.store_has(self.store.usage().memory_committed_bytes.get());
+                    // Without a backing it would be read from the file. Of a program the handle
+                    // says that it held the page.
+                    let keeps_zeroes = file.is_some() || !self.is_library && self.is_whole(there);
                     let backing = match put {
-                        // Without a backing it would be read from the file.
-                        Put::Zero if file.is_some() => Backing::Handle(Handle::ZEROES.to_bits()),
+                        Put::Zero if keeps_zeroes => Backing::Handle(Handle::ZEROES.to_bits()),
                         Put::Zero => Backing::None,
                         Put::Stored(handle) => Backing::Handle(Handle::to_bits(handle)),
                     };
-                    give(entry, word.with_backing(backing).with_warmth(0));
+                    let after = word.with_backing(backing).with_warmth(0);
+                    self.ledger.changed(word, after);
+                    give(entry, after);
                     self.unstage(held);
                     Step::FrameReady
                 }
@@ -160,6 +164,10 @@ impl Engine {
                 }
             });
         }
+    }
+
+    fn is_whole(&self, granules: Granules) -> bool {
+        granules.count() as usize * OS_PAGE == self.entry_bytes()
     }
 
     /// The page that has been staged for longest. With several zones, of which some are short, the

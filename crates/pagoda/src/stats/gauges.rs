@@ -79,7 +79,7 @@ impl Engine {
         self.publish_zone_gauges();
         let unmanaged = counters.get(Counter::UnmanagedBytes);
         // A resident page with a stored copy is held once by the program.
-        let stored = stored_bytes.saturating_sub(self.ledger.copied_bytes());
+        let stored = stored_bytes.saturating_sub(self.ledger.copied_bytes()) + self.ledger.same_bytes();
         let held = self.in_regions_bytes() + self.ledger.staged_bytes() + stored + unmanaged;
         counters.set(Counter::HeldBytes, held);
         if held > counters.get(Counter::HeldPeakBytes) {

@@ -48,8 +48,7 @@ use pagoda_linux::process::offer::{Lent, Stream};
 
 use super::file::FileTier;
 use super::handle::Meaning;
-use super::objects::{DENSE, Kind, NOBODY, Word};
-use super::tiered::all_blocks;
+use super::objects::{DENSE, Kind, NOBODY, Word, all_blocks};
 use super::{Handle, TieredStore};
 use crate::crypto::digest::{Digester, KEY_BYTES};
 use crate::crypto::file_cipher::{self, FileCipher};

@@ -205,6 +205,11 @@ impl Object {
     }
 }
 
+/// All blocks of a page of this length.
+pub(super) fn all_blocks(page: usize) -> Granules {
+    Granules::range(0, page.div_ceil(OS_PAGE) as u32)
+}
+
 /// All objects, by number: 56 bytes each.
 pub(super) struct ObjectTable {
     objects: ByNumber<Object>,

@@ -21,7 +21,7 @@ use super::file::{Batch, FileTier};
 use super::handle::{Meaning, fill, repeated_word};
 use super::images::Images;
 use super::memory::MemoryTier;
-use super::objects::{FREED, Kind, MOVING, Object, ObjectTable, Word};
+use super::objects::{FREED, Kind, MOVING, Object, ObjectTable, Word, all_blocks};
 use super::refault::RefaultClocks;
 use super::release::Releases;
 use super::remote::RemoteTier;
@@ -62,11 +62,6 @@ pub struct TieredStore {
     pub(crate) parts_read: std::sync::atomic::AtomicU64,
     /// Used unless there is a lender: see [`content_digester`](Self::content_digester).
     digester: Digester,
-}
-
-/// All blocks of a page of this length.
-pub(super) fn all_blocks(page: usize) -> Granules {
-    Granules::range(0, page.div_ceil(BLOCK) as u32)
 }
 
 impl TieredStore {
