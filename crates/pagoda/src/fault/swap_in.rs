@@ -11,6 +11,7 @@ use pagoda_linux::arena::Slot;
 
 use crate::engine::Engine;
 use crate::error::{Errno, StopReason};
+use crate::frames::pool::all_of_slot;
 use crate::frames::zones::Taker;
 use crate::store::{GetError, Handle, Scratch, Store};
 use crate::table::{Entries, give};
@@ -41,7 +42,7 @@ impl Engine {
         self.store.free(handle);
         self.note_use();
         let slot = self.space.release_slot(slot);
-        self.went_into_staging(slot);
+        self.went_into_staging(slot, all_of_slot(&self.space));
         let after = word.with_backing(Backing::Slot(slot));
         self.ledger.changed(word, after);
         give(entry, after);
