@@ -55,7 +55,7 @@ fn build(out: &Path) -> PathBuf {
     fs::create_dir_all(&package).expect("OUT_DIR can be written");
     let manifest = format!(
         "[package]\nname = \"embed\"\nedition = \"2024\"\n[lib]\npath = \"lib.rs\"\n[workspace]\n\
-         [dependencies]\npagoda-preload = {{ {source} }}\n"
+         [dependencies]\npagoda-vm-preload = {{ {source} }}\n"
     );
     fs::write(package.join("Cargo.toml"), manifest).expect("OUT_DIR can be written");
     fs::write(package.join("lib.rs"), "").expect("OUT_DIR can be written");
@@ -65,7 +65,7 @@ fn build(out: &Path) -> PathBuf {
         fs::copy(lock, package.join("Cargo.lock")).expect("OUT_DIR can be written");
     }
     let mut cargo = Command::new(variable("CARGO"));
-    cargo.args(["build", "--release", "--package", "pagoda-preload", "--target", &target, "--target-dir"]);
+    cargo.args(["build", "--release", "--package", "pagoda-vm-preload", "--target", &target, "--target-dir"]);
     cargo.arg(&target_directory).arg("--manifest-path").arg(package.join("Cargo.toml"));
     cargo.env("CARGO_BUILD_BUILD_DIR", &target_directory).env_remove(WRAPPER_ENV);
     let ended = cargo.status().expect("cargo can be started");

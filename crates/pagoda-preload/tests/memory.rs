@@ -128,7 +128,7 @@ fn a_text_ends_at_its_first_zero() {
     }
 }
 
-/// `cargo test --release -p pagoda-preload --test memory -- --ignored --nocapture` prints how long
+/// `cargo test --release -p pagoda-vm-preload --test memory -- --ignored --nocapture` prints how long
 /// copies take.
 #[test]
 #[ignore = "prints times, and asserts nothing of them"]
