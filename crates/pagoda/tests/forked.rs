@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pagoda::region::RegionError;
 use pagoda::{AccessError, Bytes, FileError, Manager, ManagerBuilder, OtherProcess, PageOutError, Region};
@@ -16,7 +16,7 @@ use pagoda_linux::testing::area::Area;
 use pagoda_linux::testing::foreign::Foreign;
 use pagoda_linux::testing::process::{end, fork, raw_fork, sleep_until_killed, wait};
 use pagoda_linux::testing::skip::skip_without_moves;
-use pagoda_linux::testing::wait::{EndsWith, HANG};
+use pagoda_linux::testing::wait::{EndsWith, HANG, Waited};
 use rustix::process::{Pid, WaitOptions, waitpid};
 
 const BUDGET: Bytes = Bytes::mib(40);
@@ -68,12 +68,12 @@ fn wrong(region: &Region, seed: u64) -> usize {
 
 /// The status of a child that ends by itself.
 fn status_of(child: Pid) -> Option<i32> {
-    let begin = Instant::now();
+    let mut waited = Waited::default();
     loop {
         if let Some((_, status)) = waitpid(Some(child), WaitOptions::NOHANG).expect("waited for") {
             return status.exit_status();
         }
-        if begin.elapsed() > HANG {
+        if waited.so_far() > HANG {
             end(child).expect("ended");
             panic!("a child hangs");
         }

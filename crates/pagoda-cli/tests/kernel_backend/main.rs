@@ -218,6 +218,18 @@ fn a_program_that_fits_nowhere_is_ended_in_time_and_says_why() {
     assert_eq!(left(pid), Vec::<String>::new());
 }
 
+/// The kernel lets no system call wait at the limit.
+#[test]
+fn a_program_that_fails_for_want_of_memory_is_told_that_it_may() {
+    let Some(machine) = with("a system call without memory") else { return };
+    let mut command = pagoda(&["--file-limit", "32M"]);
+    let output = command.arg(&machine.fill).args(["512", "512", "-1", "7"]).output().expect("pagoda starts");
+    let error = text(&output.stderr);
+    assert_eq!(text(&output.stdout), format!("error {}\n", libc::EFAULT), "{error}");
+    assert_eq!(output.status.code(), Some(7), "{error}");
+    assert!(error.contains("may have found no memory (EFAULT, ENOMEM)"), "{error}");
+}
+
 #[test]
 fn processes_that_the_program_leaves_end_with_the_run() {
     let Some(_machine) = with("processes that are left") else { return };

@@ -266,7 +266,8 @@ pub fn remove_left(id: DeviceId, label: Label, owner: u32) -> io::Result<bool> {
     // Of a device without a size it tells zeroes.
     let content = fs::read_to_string(device.attribute("mm_stat")).ok();
     let is_empty = content.and_then(|text| Usage::parse(&text)).is_some_and(|usage| usage.content_bytes == 0);
-    if !is_labelled && !(id.sequence != 0 && is_empty) {
+    let is_its_own = is_labelled || (id.sequence != 0 && is_empty);
+    if !is_its_own {
         return Ok(false);
     }
     if is_labelled {

@@ -13,6 +13,36 @@ use std::time::{Duration, Instant};
 /// A wait of this length counts as a hang.
 pub const HANG: Duration = Duration::from_secs(60);
 
+/// Two looks that lie further apart count as so far: the machine or all processes of a test may be
+/// paused for minutes.
+const PAUSED: Duration = Duration::from_secs(1);
+
+/// The time that was waited, but for pauses of the machine.
+#[derive(Debug)]
+pub struct Waited {
+    looked: Instant,
+    so_far: Duration,
+}
+
+impl Default for Waited {
+    fn default() -> Self {
+        Self { looked: Instant::now(), so_far: Duration::ZERO }
+    }
+}
+
+impl Waited {
+    /// Until now. For each look of a loop.
+    pub fn so_far(&mut self) -> Duration {
+        self.by(Instant::now())
+    }
+
+    fn by(&mut self, now: Instant) -> Duration {
+        self.so_far += now.saturating_duration_since(self.looked).min(PAUSED);
+        self.looked = now;
+        self.so_far
+    }
+}
+
 /// Between two looks at another process: it needs the processor.
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -28,9 +58,9 @@ const NEXT_LOOK: Duration = Duration::from_micros(200);
 /// If that hangs; `what` names the condition.
 #[track_caller]
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begin = Instant::now();
+    let mut waited = Waited::default();
     while !is_so() {
-        let waited = begin.elapsed();
+        let waited = waited.so_far();
         assert!(waited < HANG, "it did not come within {HANG:?}: {what}");
         if waited < EAGER {
             thread::yield_now();
@@ -49,12 +79,12 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 /// If it hangs; `what` names the child.
 #[track_caller]
 pub fn until_ended(what: &str, child: &mut Child) -> io::Result<ExitStatus> {
-    let begin = Instant::now();
+    let mut waited = Waited::default();
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
-        if begin.elapsed() >= HANG {
+        if waited.so_far() >= HANG {
             child.kill()?;
             child.wait()?;
             panic!("it did not end within {HANG:?}: {what}");
@@ -92,6 +122,14 @@ mod tests {
             });
         });
         assert_eq!(failed.expect_err("it failed").downcast_ref(), Some(&"it fails"));
+    }
+
+    #[test]
+    fn a_pause_of_the_machine_is_no_hang() {
+        let mut waited = Waited::default();
+        let begin = waited.looked;
+        assert_eq!(waited.by(begin + PAUSED / 2), PAUSED / 2);
+        assert_eq!(waited.by(begin + 10 * HANG), PAUSED / 2 + PAUSED);
     }
 
     #[test]

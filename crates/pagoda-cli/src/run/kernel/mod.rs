@@ -26,6 +26,7 @@ use pagoda_linux::swap::{freezer, zram};
 use rustix::fs::{Access, access};
 
 use super::progress::{Progress, When};
+use super::supervise::End;
 use super::{Run, RunArgs, paths, store_directory};
 use crate::exit_error::{ExitError, OWN_ERROR};
 use ground::{Ground, Places};
@@ -114,10 +115,8 @@ pub(super) fn run(run: Run, places: &Places) -> Result<ExitCode, ExitError> {
     let left = ground.kill();
     drop(ground);
     let exit_status = if figures.is_given_up { OWN_ERROR } else { ended.end.status() };
-    report::tell(
-        run,
-        &report::Ran { ended, wall, budget, figures, exit_status, line: line(&figures, budget, left) },
-    );
+    let line = line(&figures, budget, left, ended.end);
+    report::tell(run, &report::Ran { ended, wall, budget, figures, exit_status, line });
     Ok(ExitCode::from(exit_status))
 }
 
@@ -155,7 +154,7 @@ fn refused(what: &str, error: &std::io::Error) -> ExitError {
 }
 
 /// The line after the run, if one is needed.
-fn line(figures: &Figures, budget: Bytes, left: usize) -> Option<String> {
+fn line(figures: &Figures, budget: Bytes, left: usize, end: End) -> Option<String> {
     if figures.is_given_up {
         return Some(format!(
             "the program's memory fits neither the budget of {budget} nor the swap file, and it waited ten seconds for \
@@ -168,9 +167,39 @@ fn line(figures: &Figures, budget: Bytes, left: usize) -> Option<String> {
             figures.oom_kills
         ));
     }
-    (left > 0).then(|| {
-        format!(
+    if left > 0 {
+        return Some(format!(
             "{left} process(es) that the program left running were ended: without pagoda they had no budget"
-        )
+        ));
+    }
+    // The kernel counts no system call that failed at the limit.
+    let is_failed = match end {
+        End::Exited(status) => status != 0,
+        End::Killed(signal) => [libc::SIGABRT, libc::SIGBUS, libc::SIGSEGV].contains(&signal),
+    };
+    (is_failed && figures.held_peak_bytes > budget.get()).then(|| {
+        "the program failed after it had outgrown the budget: a system call may have found no memory (EFAULT, ENOMEM); \
+         if so, give more (--memory), or use the engine (--backend engine)"
+            .to_owned()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_failed_beyond_its_budget_may_have_found_no_memory() {
+        let says = |held, end| {
+            let figures = Figures { held_peak_bytes: held, ..Figures::default() };
+            line(&figures, Bytes::mib(1), 0, end).is_some_and(|line| line.contains("EFAULT, ENOMEM"))
+        };
+        let (within, beyond) = (1 << 20, (1 << 20) + 1);
+        for end in [End::Exited(2), End::Killed(libc::SIGSEGV)] {
+            assert!(says(beyond, end) && !says(within, end), "{end:?}");
+        }
+        for end in [End::Exited(0), End::Killed(libc::SIGTERM)] {
+            assert!(!says(beyond, end), "{end:?}");
+        }
+    }
 }
