@@ -75,7 +75,7 @@ mod tests {
         let manifest = "--manifest-path /src/crates/pagoda-cli/../../Cargo.toml";
         for (directory, profile) in [("/target/release", "release"), ("/target/debug", "dev")] {
             let expected = format!("build --quiet --profile {profile} {manifest}");
-            assert_eq!(built(directory, "pagoda-cli"), Some(expected));
+            assert_eq!(built(directory, env!("CARGO_PKG_NAME")), Some(expected));
         }
         assert_eq!(built("/target/release", "another"), None);
         assert!(build(Path::new("/usr/bin"), |_| None).is_none());

@@ -6,6 +6,7 @@ use std::process::{Command, Output};
 
 use pagoda_linux::probe;
 use pagoda_linux::testing::sandbox::{self, Denial};
+use pagoda_linux::testing::skip::skip;
 
 fn doctor(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pagoda"));
@@ -42,14 +43,20 @@ fn it_agrees_with_the_probe_and_exits_so() {
     let library = library(directory.path(), "p.so");
     let output = doctor(&[]).env("PAGODA_PRELOAD", &library).output().expect("run");
     let first = text(&output).lines().next().expect("a line").to_owned();
-    assert_eq!(output.status.code(), Some(i32::from(!works)), "{first}");
+    let told = json(&doctor(&["--json"]).env("PAGODA_PRELOAD", &library).output().expect("run"));
+    // Where the probe fails a run may still be had by the kernel's swap.
+    let starts = works || told["backend"] == "kernel";
+    assert_eq!(output.status.code(), Some(i32::from(!starts)), "{first}");
     assert_eq!(first == "pagoda run: works here", works, "{first}");
-    let output = doctor(&["--json"]).env("PAGODA_PRELOAD", &library).output().expect("run");
-    assert_eq!(json(&output)["works"], works);
+    assert_eq!(told["works"], starts);
 }
 
 #[test]
 fn it_does_not_say_works_where_a_run_would_not_start() {
+    if let Err(why) = probe::can_run() {
+        // It says so of that then, and the kernel's swap needs no library.
+        return skip("what a run takes beside the kernel's part", why);
+    }
     let directory = tempfile::tempdir().expect("a directory");
     let good = library(directory.path(), "p.so");
     let blank = library(directory.path(), "p q.so");

@@ -128,8 +128,8 @@ fn a_text_ends_at_its_first_zero() {
     }
 }
 
-/// `cargo test --release -p pagoda-vm-preload --test memory -- --ignored --nocapture` prints how long
-/// copies take.
+/// `cargo test --release -p pagoda-vm-preload --test memory -- --ignored --nocapture` prints how
+/// long copies take.
 #[test]
 #[ignore = "prints times, and asserts nothing of them"]
 fn times_of_copies() {

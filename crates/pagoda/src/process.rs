@@ -187,7 +187,7 @@ impl ProcessEngine {
     /// the management. Waits for it, a minute at most, and not where the machine lacks the room.
     /// For a signal handler: it allocates nothing and takes no lock.
     pub fn bring_back_for_core(&self) {
-        self.engine.core_requested.store(true, Ordering::Release);
+        self.engine.core.is_requested.store(true, Ordering::Release);
         let until_ns = now_ns() + CORE_WAIT_NS;
         while !self.engine.is_core_settled() {
             if now_ns() > until_ns {

@@ -42,5 +42,8 @@ pub fn program() -> Result<(), String> {
 /// In the child: small for a while, and then more than the budget.
 pub fn child_program() -> Result<(), String> {
     std::thread::sleep(SMALL);
-    fill(60, |_| Ok(()))
+    fill(60, |_| Ok(()))?;
+    // As long as the other side needs to see it large, on a busy machine, too.
+    std::thread::sleep(SMALL);
+    Ok(())
 }

@@ -48,7 +48,8 @@ fn publisher() {
     let mut small = from.region(SMALL).create().expect("a region");
     let large = from.region(LARGE).create().expect("a region");
     for at in (0..SMALL.as_usize()).step_by(4096) {
-        small.write_at(at, &at.to_le_bytes()).expect("written");
+        // Zeroes would take no room when they are stored.
+        small.write_at(at, &(at + 1).to_le_bytes()).expect("written");
     }
     // Pages that a handler still has, or that the kernel has only just made, stay for a moment.
     until("the half of it is stored", || {

@@ -108,15 +108,16 @@ pub unsafe extern "C" fn sigaction(
     // SAFETY: the caller passes a valid action, or null.
     let is_default = unsafe { new.as_ref() }.is_some_and(|new| new.sa_sigaction == SIG_DFL);
     let result = real(signal, if is_default { &raw const own } else { new }, old);
-    // SAFETY: the caller passes a place for an action, or null; the real function has written to
-    // it where it did not fail.
-    if result == 0
-        && let Some(old) = unsafe { old.as_mut() }
-        && old.sa_sigaction == own.sa_sigaction
-    {
-        *old = action(SIG_DFL, 0);
+    if result != 0 {
+        return result;
     }
-    result
+    // SAFETY: the caller passes a place for an action, or null; the real function has written to
+    // it.
+    match unsafe { old.as_mut() } {
+        Some(old) if old.sa_sigaction == own.sa_sigaction => *old = action(SIG_DFL, 0),
+        _ => {}
+    }
+    0
 }
 
 /// As signal(2).

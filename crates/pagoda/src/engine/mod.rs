@@ -53,6 +53,7 @@ use crate::state::announcements::Announcements;
 use crate::state::asked::Asked;
 use crate::state::clears::Clearing;
 use crate::state::closed::ClosedOwners;
+use crate::state::core_dump::CoreDump;
 use crate::state::hand::Hand;
 use crate::state::helpers::Helpers;
 use crate::state::ledger::Ledger;
@@ -167,9 +168,8 @@ pub(crate) struct Engine {
     pub(crate) release_requested: AtomicBool,
     pub(crate) released: AtomicBool,
     pub(crate) release_done: AtomicBool,
-    /// A core dump waits for that; there is no room for it.
-    pub(crate) core_requested: AtomicBool,
-    pub(crate) core_declined: AtomicBool,
+    /// A core dump that waits for that.
+    pub(crate) core: CoreDump,
     /// The range that the program is about to register with a userfaultfd of its own.
     pub(crate) asked: Asked,
     /// The pages that handlers served last.
@@ -263,8 +263,7 @@ impl Engine {
             release_requested: AtomicBool::new(false),
             released: AtomicBool::new(false),
             release_done: AtomicBool::new(false),
-            core_requested: AtomicBool::new(false),
-            core_declined: AtomicBool::new(false),
+            core: CoreDump::default(),
             asked: Asked::default(),
             recent: Recent::default(),
             around: Around::new(base, false),

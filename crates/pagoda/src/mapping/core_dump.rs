@@ -20,13 +20,13 @@ const LEAVES: Bytes = Bytes::mib(64);
 impl Engine {
     /// Brings everything back, once, if a core dump waits for it and there is room.
     pub(crate) fn give_all_to_core(&self, unforked: Option<&mut UnforkedReader>) {
-        if !self.core_requested.load(Ordering::Acquire) || self.is_core_settled() {
+        if !self.core.is_requested.load(Ordering::Acquire) || self.is_core_settled() {
             return;
         }
         // What is out takes as much, and its stored form goes little by little.
         if self.out_bytes().saturating_add(LEAVES) > memcg::available() {
             self.counters.add(Counter::CoresLeftOut, 1);
-            self.core_declined.store(true, Ordering::Release);
+            self.core.is_declined.store(true, Ordering::Release);
             return;
         }
         self.release_all(unforked);
@@ -35,6 +35,6 @@ impl Engine {
 
     /// Whether a core dump has nothing to wait for any more.
     pub(crate) fn is_core_settled(&self) -> bool {
-        self.release_done.load(Ordering::Acquire) || self.core_declined.load(Ordering::Acquire)
+        self.release_done.load(Ordering::Acquire) || self.core.is_declined.load(Ordering::Acquire)
     }
 }

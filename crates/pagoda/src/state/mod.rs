@@ -7,6 +7,7 @@ pub(crate) mod announcements;
 pub(crate) mod asked;
 pub(crate) mod clears;
 pub(crate) mod closed;
+pub(crate) mod core_dump;
 pub(crate) mod hand;
 pub(crate) mod helpers;
 pub(crate) mod ledger;
