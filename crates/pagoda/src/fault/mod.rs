@@ -187,10 +187,7 @@ impl Engine {
                     self.store.note_refault(Handle::from_bits(handle), granule);
                 }
                 let part = self.comes_back(span, granule, miss.extent);
-                let is_whole = miss.extent == Extent::Whole;
-                let at_once =
-                    part.or_else(|| if is_whole { None } else { self.content_around(&taken, handle) });
-                if let Some(served) = self.serve_stored(&taken, handle, at_once, miss) {
+                if let Some(served) = self.serve_stored(&taken, handle, part, miss) {
                     return Some(served);
                 }
                 let entries = Arc::clone(span.entries());

@@ -11,7 +11,6 @@ use pagoda_linux::arena::Slot;
 
 use crate::engine::Engine;
 use crate::error::{Errno, StopReason};
-use crate::frames::pool::all_of_slot;
 use crate::frames::zones::Taker;
 use crate::store::{GetError, Handle, Scratch, Store};
 use crate::table::{Entries, give};
@@ -42,7 +41,7 @@ impl Engine {
         self.store.free(handle);
         self.note_use();
         let slot = self.space.release_slot(slot);
-        self.went_into_staging(slot, all_of_slot(&self.space));
+        self.went_into_staging(slot);
         let after = word.with_backing(Backing::Slot(slot));
         self.ledger.changed(word, after);
         give(entry, after);

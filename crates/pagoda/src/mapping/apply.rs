@@ -231,7 +231,8 @@ impl Engine {
         let word = match word.backing() {
             Backing::None => word,
             Backing::Slot(slot) if outside.is_empty() => {
-                self.unstage(self.space.claim_slot(slot));
+                self.left_staging(slot);
+                self.zones.put_ready(&self.space, self.space.claim_slot(slot));
                 closing.frame_is_back();
                 word.with_backing(Backing::None)
             }
@@ -295,8 +296,7 @@ impl Engine {
         for (from, to) in granules.runs() {
             bytes[from as usize * 4096..to as usize * 4096].fill(0);
         }
-        let slot = self.space.release_slot(slot);
-        self.went_into_staging(slot, granules);
+        self.space.release_slot(slot);
     }
 
     /// Takes an entry's busy bit, waiting for a mover that has it. Only with the gate held

@@ -118,8 +118,7 @@ impl Engine {
                         out,
                     });
                 } else {
-                    let word = word.with_resident(all.without(out));
-                    self.publish_staged(span.entries(), index, word, (slot, out));
+                    self.publish_staged(span.entries(), index, word.with_resident(all.without(out)), slot);
                 }
             }
         }
@@ -199,32 +198,25 @@ impl Engine {
                 self.zones.put_empty(&self.space, slot);
                 give(entry, word);
             }
-            Backing::None => self.publish_staged(span.entries(), index, word, (slot, out)),
+            Backing::None => self.publish_staged(span.entries(), index, word, slot),
             Backing::Handle(handle) => {
                 let entries = Arc::clone(span.entries());
                 copied.push(Copied { entries, index, word: before, handle, slot, out });
             }
             Backing::Slot(_) => {
                 // It has been in the queue since it was staged.
-                let slot = self.space.release_slot(slot);
-                self.went_into_staging(slot, out);
+                self.space.release_slot(slot);
                 give(entry, word);
             }
         }
         self.settle_staging(!out.is_empty(), stop)
     }
 
-    /// Enters a page that is now in `slot` as staged. Frames are `there` of these granules.
-    pub(crate) fn publish_staged(
-        &self,
-        entries: &Entries,
-        index: usize,
-        word: Word,
-        (slot, there): (Slot, Granules),
-    ) {
+    /// Enters a page that is now in `slot` as staged.
+    pub(crate) fn publish_staged(&self, entries: &Entries, index: usize, word: Word, slot: Slot) {
         let slot = self.space.release_slot(slot);
         self.counters.add(Counter::Evictions, 1);
-        self.went_into_staging(slot, there);
+        self.went_into_staging(slot);
         give(&entries[index], word.with_backing(Backing::Slot(slot)));
         self.queue_staged(entries, index, slot);
     }

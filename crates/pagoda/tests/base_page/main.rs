@@ -9,4 +9,3 @@ mod faults;
 mod onwards;
 mod pages;
 mod regions;
-mod sparse;
