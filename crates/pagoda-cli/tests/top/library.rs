@@ -48,7 +48,7 @@ fn publisher() {
     let mut small = from.region(SMALL).create().expect("a region");
     let large = from.region(LARGE).create().expect("a region");
     for at in (0..SMALL.as_usize()).step_by(4096) {
-        // Zeroes would take no room when they are stored.
+        // No page is zero: that would take no room in the store.
         small.write_at(at, &(at + 1).to_le_bytes()).expect("written");
     }
     // Pages that a handler still has, or that the kernel has only just made, stay for a moment.

@@ -78,12 +78,7 @@ extern "C" fn caught(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
         engine.bring_back_for_core();
     }
     set(signal, action(SIG_DFL, 0));
-    // SAFETY: the kernel passes what it knows of the signal.
-    let code = unsafe { (*info).si_code };
-    // What an instruction does wrong it does again.
-    if !(code > 0 && matches!(signal, SIGILL | SIGBUS | SIGFPE | SIGSEGV)) {
-        signal_again::send(signal, info.cast());
-    }
+    signal_again::send(signal, info.cast());
     errno().set(errno_before);
 }
 

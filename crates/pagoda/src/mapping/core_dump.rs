@@ -1,4 +1,4 @@
-//! Everything is brought back before the process dumps core.
+//! Swapping everything in before the process dumps core.
 //!
 //! The kernel writes a missing page of managed memory as zeroes: by then all threads that could
 //! fill it are gone. So the thread that is about to end the process by a signal waits here until
@@ -14,7 +14,7 @@ use pagoda_linux::procfs::memcg;
 use crate::engine::Engine;
 use crate::stats::counters::Counter;
 
-/// What has to stay available for others.
+/// Memory that stays available for other processes.
 const LEAVES: Bytes = Bytes::mib(64);
 
 impl Engine {
@@ -23,7 +23,7 @@ impl Engine {
         if !self.core.is_requested.load(Ordering::Acquire) || self.is_core_settled() {
             return;
         }
-        // What is out takes as much, and its stored form goes little by little.
+        // Swapped-out pages take as much; their copies are freed little by little.
         if self.out_bytes().saturating_add(LEAVES) > memcg::available() {
             self.counters.add(Counter::CoresLeftOut, 1);
             self.core.is_declined.store(true, Ordering::Release);

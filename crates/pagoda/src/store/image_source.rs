@@ -1,8 +1,7 @@
 //! The file behind a read-only tier: an image, or a plain file that a region shows privately.
 //!
-//! The digests of an image vouch for what is read of it. Of a plain file each OS page that was read
-//! has a keyed digest here, so that one that was not written since is known, and dropped, without
-//! another read. The file may be changed by others, as below any private mapping: then a page that
+//! The digests of an image vouch for what is read of it. This module keeps a keyed digest of each OS
+//! page that was read of a plain file. So a clean page is known, and dropped, without another read. The file may be changed by others, as below any private mapping: then a page that
 //! comes again is the new one. This module must never write to the file.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,35 +32,25 @@ pub(crate) struct PlainFile {
 }
 
 impl PlainFile {
-    /// None without memory for its digests: a five-hundredth of what is read.
-    ///
-    /// # Errors
-    /// What getrandom(2) said.
-    pub(crate) fn new(file: MappedFile, state: FileState) -> std::io::Result<Self> {
+    /// None if there is no memory for its digests, a five-hundredth of the pages that are read.
+    pub(crate) fn new(file: MappedFile, state: FileState, digester: Digester) -> Option<Self> {
         let pages = usize::try_from(state.len.div_ceil(OS_PAGE as u64)).unwrap_or(usize::MAX);
-        let digests = try_zeroed_words(pages).ok_or(std::io::ErrorKind::OutOfMemory)?;
-        Ok(Self { file, len_bytes: state.len, digests, digester: Digester::random()? })
+        Some(Self { file, len_bytes: state.len, digests: try_zeroed_words(pages)?, digester })
     }
 
-    /// Reads whole OS pages from one on, with zeroes behind the file's end.
+    /// Reads whole OS pages, with zeroes behind the file's end. `room` is at least as long.
     fn read_at(&self, at: u64, into: &mut [u8], room: &mut AlignedBuffer) -> Result<(), GetError> {
-        for (page, into) in
-            (at / OS_PAGE as u64..).step_by(room.len() / OS_PAGE).zip(into.chunks_mut(room.len()))
-        {
-            let at = page * OS_PAGE as u64;
-            let own = self.len_bytes.saturating_sub(at).min(into.len() as u64) as usize;
-            let read = self.file.read_at(at, &mut room[..into.len()]).map_err(|_| GetError::Corrupt)?;
-            if read < own {
-                // Others have cut it.
-                return Err(GetError::Corrupt);
-            }
-            into[..own].copy_from_slice(&room[..own]);
-            into[own..].fill(0);
-            for (content, digest) in
-                into.chunks(OS_PAGE).zip(self.digests.get(page as usize..).unwrap_or(&[]))
-            {
-                digest.store(self.digester.of(content), Ordering::Relaxed);
-            }
+        let own = self.len_bytes.saturating_sub(at).min(into.len() as u64) as usize;
+        let read = self.file.read_at(at, &mut room[..into.len()]).map_err(|_| GetError::Corrupt)?;
+        if read < own {
+            // Others have cut it.
+            return Err(GetError::Corrupt);
+        }
+        into[..own].copy_from_slice(&room[..own]);
+        into[own..].fill(0);
+        let digests = self.digests.get(at as usize / OS_PAGE..).unwrap_or(&[]);
+        for (content, digest) in into.chunks(OS_PAGE).zip(digests) {
+            digest.store(self.digester.of(content), Ordering::Relaxed);
         }
         Ok(())
     }
@@ -95,7 +84,7 @@ impl Source {
         }
     }
 
-    /// What is read together, in bytes.
+    /// The unit of reads, in bytes.
     pub(crate) fn block_bytes(&self) -> usize {
         match self {
             Self::Image(image) => image.block_bytes() as usize,
@@ -113,8 +102,8 @@ impl Source {
         self.len_bytes().saturating_sub(at).min(len as u64) as usize
     }
 
-    /// Reads content, whole OS pages of it, with zeroes behind its end. Uses `room`, of one OS page
-    /// at least.
+    /// Reads content, whole OS pages of it, with zeroes behind its end. Uses `room`, which is
+    /// at least as long.
     ///
     /// # Errors
     /// It is damaged there, or can't be read.
