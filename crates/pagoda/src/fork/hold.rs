@@ -68,8 +68,8 @@ impl Engine {
         if due > now_ns() {
             return;
         }
-        // Of pages that two processes share, half are in the other's account, and more of those that
-        // more processes share.
+        // Of pages that two processes share, half are in the other's account; with more processes,
+        // more.
         let shared = self.ledger.resident_bytes().min(2 * self.ledger.others_bytes());
         let holds = self.account().holds(Bytes::new(shared));
         // It becomes due again by another fork, or with memory that is registered later.

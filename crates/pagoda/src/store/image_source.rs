@@ -1,8 +1,9 @@
 //! The file behind a read-only tier: an image, or a plain file that a region shows privately.
 //!
-//! The digests of an image vouch for what is read of it. This module keeps a keyed digest of each OS
-//! page that was read of a plain file. So a clean page is known, and dropped, without another read. The file may be changed by others, as below any private mapping: then a page that
-//! comes again is the new one. This module must never write to the file.
+//! The digests of an image vouch for its content. Of a plain file this module keeps a keyed digest
+//! of each OS page that was read. So a clean page is known, and dropped, without another read.
+//! Others may change the file, as below any private mapping: a page that is read again is the new
+//! one. This module must never write to the file.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
