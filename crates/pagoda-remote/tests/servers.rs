@@ -125,7 +125,7 @@ fn a_cache_outlives_its_process_is_mended_and_never_gives_a_former_file() {
     };
     let damaged = pieces().next().expect("a piece").path();
     let mut bytes = fs::read(&damaged).expect("read");
-    bytes[77] ^= 1;
+    bytes[0] ^= 1;
     fs::write(&damaged, bytes).expect("written");
     assert_eq!(read(&first), 2, "the damaged one as well");
     assert_eq!(read(&first), 1);
