@@ -3,12 +3,14 @@
 //! It runs on threads of the standard library, accounts for its own regions only, and ends when it
 //! is dropped. This module must never manage memory that its owner has not given it.
 
+use std::cell::RefCell;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
+use pagoda_linux::process::joinable::JoinableThread;
 use pagoda_linux::process::process_mark::ProcessMark;
 use pagoda_linux::uffd::fault_signal::Registration;
 use pagoda_linux::uffd::{Mode, feature};
@@ -210,18 +212,20 @@ impl ManagerBuilder {
             shared.spawn("pagoda-handler", base, move |engine, scratch| engine.handle(id, scratch))?;
         }
         shared.spawn(RECLAIMER, base, |engine, scratch| {
-            std::thread::scope(|threads| {
-                // Few hosts protect a region: the thread is started when it is needed.
-                let start = || {
-                    let lift = || {
-                        pagoda_linux::process::thread::block_signals_for_good();
-                        engine.lift.serve(|range, place| engine.space.lift(range, place).is_ok());
-                    };
-                    let thread = std::thread::Builder::new().name("pagoda-lift".to_owned());
-                    thread.spawn_scoped(threads, lift).is_ok()
+            let lifter = RefCell::new(None);
+            // Few hosts protect a region: the thread is started when it is needed.
+            let start = || {
+                let of_lifter = Arc::clone(engine);
+                let lift = move || {
+                    pagoda_linux::process::thread::block_signals_for_good();
+                    of_lifter.lift.serve(|range, place| of_lifter.space.lift(range, place).is_ok());
                 };
-                engine.reclaim(None, Some(&start), scratch);
-            });
+                let mut lifter = lifter.borrow_mut();
+                *lifter = JoinableThread::start("pagoda-lift", lift).ok();
+                lifter.is_some()
+            };
+            engine.reclaim(None, Some(&start), scratch);
+            lifter.take().into_iter().for_each(|thread| drop(thread.join()));
         })?;
         for shard in 0..shards {
             shared.spawn("pagoda-release", base, move |engine, _| {

@@ -4,7 +4,6 @@
 //! Each test forks in the middle of a process with swapped-out pages, and then compares all of the
 //! parent's memory.
 
-use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
@@ -196,26 +195,21 @@ fn a_child_that_is_forked_amid_faults_neither_hangs_nor_harms() {
         let Some(manager) = manager(mode) else { continue };
         let mut region = Some(filled(&manager, 6));
         let over = AtomicBool::new(false);
-        // A thread that begins or ends holds a lock of the standard library's for a moment. A child
-        // that is forked then has it held for good, and starts no thread any more.
-        let starting = RwLock::new(());
         thread::scope(|scope| {
             let _ends = EndsWith(&over);
             for thread in 0..2 {
-                let (manager, over, starting) = (&manager, &over, &starting);
+                let (manager, over) = (&manager, &over);
                 scope.spawn(move || {
                     let busy = filled(manager, 7 + thread);
                     while !over.load(Ordering::Acquire) {
                         busy.page_out(0, 1 << 20).expect("paged out");
                         assert_eq!(wrong(&busy, 7 + thread), 0);
                         // Servers of faults come and go as well.
-                        let _no_fork = starting.read();
                         drop(builder(mode).build().expect("another manager"));
                     }
                 });
             }
             for round in 0..20 {
-                let no_start = starting.write();
                 let child = fork(|| {
                     drop(region.take());
                     assert_eq!(manager.stats(), Default::default());
@@ -229,7 +223,6 @@ fn a_child_that_is_forked_amid_faults_neither_hangs_nor_harms() {
                     made.words_mut().fill(9);
                     i32::from(made.words_mut().iter().any(|word| *word != 9))
                 });
-                drop(no_start);
                 assert_eq!(status_of(child.expect("forked")), Some(0), "{mode}, round {round}");
             }
         });

@@ -7,6 +7,7 @@ pub mod detached;
 pub mod doorbell;
 pub mod identity;
 pub mod image_mark;
+pub mod joinable;
 pub mod last_thread;
 pub mod lock;
 pub mod offer;

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pagoda_core::page::BasePage;
+use pagoda_linux::process::joinable::JoinableThread;
 use pagoda_linux::process::process_mark::ProcessMark;
 use pagoda_linux::uffd::Mode;
 use pagoda_linux::uffd::fault_signal::Registration;
@@ -33,7 +34,7 @@ impl From<OtherProcess> for std::io::Error {
 pub(crate) struct Shared {
     maker: ProcessMark,
     engine: Arc<Engine>,
-    threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
+    threads: Mutex<Vec<JoinableThread>>,
     /// Where faults are served in their own threads.
     _registration: Option<Registration>,
     /// Faults of system calls and of KVM are served, too.
@@ -82,17 +83,15 @@ impl Shared {
         &self,
         name: &str,
         base: BasePage,
-        body: impl FnOnce(&Engine, &mut Scratch) + Send + 'static,
+        body: impl FnOnce(&Arc<Engine>, &mut Scratch) + Send + 'static,
     ) -> Result<(), StartError> {
         let engine = Arc::clone(self.engine_of_maker());
         let run = move || {
             pagoda_linux::process::thread::block_signals_for_good();
             body(&engine, &mut Scratch::new(base));
         };
-        let thread = std::thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(run)
-            .map_err(|error| StartError::Threads(Errno::from(&error)))?;
+        let thread = JoinableThread::start(name, run);
+        let thread = thread.map_err(|error| StartError::Threads(Errno::from(&error)))?;
         self.threads.lock().expect("nothing panics with this lock held").push(thread);
         Ok(())
     }
@@ -125,16 +124,15 @@ impl Shared {
     #[cfg(test)]
     pub(crate) fn count_threads(&self, name: &str) -> usize {
         let threads = self.threads.lock().expect("nothing panics with this lock held");
-        threads.iter().filter(|thread| thread.thread().name() == Some(name)).count()
+        threads.iter().filter(|thread| thread.name() == name).count()
     }
 
     /// Waits for the ends of threads with these names, which were told to end.
     #[cfg(test)]
     pub(crate) fn join_threads(&self, names: &[&str]) {
         let mut threads = self.threads.lock().expect("nothing panics with this lock held");
-        let (ending, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut *threads)
-            .into_iter()
-            .partition(|thread| thread.thread().name().is_some_and(|name| names.contains(&name)));
+        let (ending, rest): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut *threads).into_iter().partition(|thread| names.contains(&thread.name()));
         *threads = rest;
         drop(threads);
         ending.into_iter().for_each(|thread| thread.join().expect("no panic"));
@@ -159,7 +157,7 @@ impl Drop for Shared {
         self.engine.helpers.quit();
         // The reclaimer may wait for a handler, so that those end when it has. A thread that
         // panicked has ended the process already.
-        let is_reclaimer = |thread: &std::thread::JoinHandle<()>| thread.thread().name() == Some(RECLAIMER);
+        let is_reclaimer = |thread: &JoinableThread| thread.name() == RECLAIMER;
         let reclaimer = threads.iter().position(is_reclaimer).map(|at| threads.swap_remove(at).join());
         self.engine.quit_handlers.store(true, Ordering::Release);
         self.engine.end_workers();

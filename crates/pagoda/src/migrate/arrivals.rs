@@ -10,10 +10,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::{Builder, JoinHandle};
 
 use pagoda_core::size::Bytes;
 use pagoda_linux::mem::range::PageRange;
+use pagoda_linux::process::joinable::JoinableThread;
 use pagoda_linux::process::process_mark::ProcessMark;
 use pagoda_migrate::{Arrivals, Counts, Error, Progress, Remaining, Wants};
 
@@ -95,7 +95,7 @@ impl Told {
 pub(crate) struct Receiving {
     stop: Arc<AtomicBool>,
     begin: Option<Sender<(Box<Remaining>, Arc<OwedPages>)>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinableThread>,
     told: Arc<Told>,
     owed: Option<Arc<OwedPages>>,
 }
@@ -125,7 +125,7 @@ impl Receiving {
             }
             tells.tell(received.map_err(Arc::new));
         };
-        let thread = Builder::new().name("arrivals".to_owned()).spawn(receive)?;
+        let thread = JoinableThread::start("pagoda-arrivals", receive)?;
         Ok(Self { stop, begin: Some(begin), thread: Some(thread), told, owed: None })
     }
 

@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 
 use pagoda_core::budget;
 use pagoda_core::size::Bytes;
+use pagoda_linux::process::joinable::JoinableThread;
 use pagoda_linux::process::thread::ran_ns;
 
 use crate::engine::Engine;
@@ -50,8 +51,8 @@ impl OnExhausted {
         // here, where no managed program gets: the preload library must not import threads.
         Self(Arc::new(move |exhausted| {
             let told = Arc::clone(&told);
-            let name = "pagoda-exhausted".to_owned();
-            let _ = std::thread::Builder::new().name(name).spawn(move || told(exhausted));
+            // Without a thread it is told the next time.
+            drop(JoinableThread::start("pagoda-exceeds", move || told(exhausted)));
         }))
     }
 }

@@ -8,12 +8,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::page_entry::{Backing, Granules};
 use pagoda_image::WorkingSet;
 use pagoda_linux::mem::range::PageRange;
+use pagoda_linux::process::joinable::JoinableThread;
 
 use crate::engine::Engine;
 use crate::store::{Handle, OpenImage};
@@ -27,7 +27,7 @@ pub(super) struct Prefetch {
     quits: Arc<AtomicBool>,
     /// Closed when it has ended, also by a panic.
     done: Mutex<Receiver<()>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinableThread>,
 }
 
 impl Prefetch {
@@ -41,7 +41,7 @@ impl Prefetch {
         let (quits, open) = (Arc::<AtomicBool>::default(), Arc::clone(open));
         let (is_running, done) = channel();
         let own = Arc::clone(&quits);
-        let thread = std::thread::Builder::new().name("pagoda-prefetch".to_owned()).spawn(move || {
+        let thread = JoinableThread::start("pagoda-prefetch", move || {
             let _is_running = is_running;
             pagoda_linux::process::thread::block_signals_for_good();
             engine.prefetch_set(&open, &set, range, &own);
