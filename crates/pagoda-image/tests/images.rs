@@ -40,6 +40,8 @@ fn assert_reads(image: &Image, memory: &[u8]) {
         back.resize(len, 1);
         image.read_at(offset as u64, &mut back).expect("read");
         assert!(back == memory[offset..offset + len], "{offset} and {len}");
+        let is_zero = image.content_at(offset as u64, len) == Content::Zero;
+        assert_eq!(image.is_zero(offset as u64, len), is_zero, "{offset} and {len}");
         let expected: Vec<u8> = match image.content_at(offset as u64, len) {
             Content::Zero => vec![0; len],
             Content::Same(word) => word.into_iter().cycle().take(len).collect(),

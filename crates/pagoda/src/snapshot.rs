@@ -29,6 +29,12 @@ const ROUNDS_MOST: u32 = 6;
 /// Pages left below which the owner is stopped: 4 MiB.
 const LEFT_PAGES: u64 = 1024;
 
+/// Pages that are copied in the pause without taking memory for them then: 16 MiB.
+const COPIED_PAGES: usize = 4096;
+
+/// Threads that copy in the pause.
+const COPIERS: usize = 2;
+
 /// Why a region could not be saved.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -108,43 +114,149 @@ impl Managed {
         let mut saving = Saving::begin(&source, path.as_ref(), options)?;
         let mut rounds = 0;
         loop {
-            let left = saving.collect()?;
-            if rounds == ROUNDS_MOST || rounds > 0 && left <= LEFT_PAGES {
+            saving.collect()?;
+            if rounds == ROUNDS_MOST || rounds > 0 && saving.left.count() <= LEFT_PAGES {
                 break;
             }
             saving.pack_left()?;
             rounds += 1;
         }
+        let mut copied = Copied::new();
         stop();
         let begin = Instant::now();
-        let copied = saving.copy_left().and_then(|copied| saving.check(&copied).map(|()| copied));
+        let outcome = saving.copy_left(&mut copied).and_then(|()| saving.check(&copied));
         let pause = begin.elapsed();
         go_on();
-        let copied = copied?;
-        for (first, room) in &copied.stripes {
-            saving.put(*first, room)?;
-        }
+        outcome?;
+        saving.pack_copied(&copied)?;
         Ok(Saved { image: saving.finish()?, pause, pages_in_pause: copied.pages, rounds })
     }
 }
 
-/// The pages that were copied in the pause.
+/// The pages that were copied in the pause, by as many threads as there are parts.
 struct Copied {
-    /// Stripes by their first pages, in order.
-    stripes: Vec<(u64, Room)>,
+    /// Each has about as many stripes; all of the first come before those of the second.
+    parts: [CopiedPart; COPIERS],
     pages: u64,
+}
+
+/// Stripes, in order.
+struct CopiedPart {
+    stripes: Vec<CopiedStripe>,
+    /// The content of all of them, one after another.
+    bytes: Vec<u8>,
+    /// Room for one stripe.
+    room: Room,
+}
+
+struct CopiedStripe {
+    first: u64,
+    content: StripePages,
+    zero: StripePages,
+    /// Where its content begins.
+    at: usize,
+}
+
+impl Copied {
+    fn new() -> Self {
+        Self { parts: std::array::from_fn(|_| CopiedPart::new()), pages: 0 }
+    }
+
+    /// The stripe that begins with page `first`, if it was copied.
+    fn find(&self, first: u64) -> Option<(&CopiedPart, &CopiedStripe)> {
+        self.parts.iter().find_map(|part| {
+            let index = part.stripes.binary_search_by_key(&first, |stripe| stripe.first).ok()?;
+            Some((part, &part.stripes[index]))
+        })
+    }
+}
+
+impl CopiedPart {
+    fn new() -> Self {
+        // Written once: in the pause a first touch would take longer than the copy.
+        let mut bytes = vec![1; COPIED_PAGES / COPIERS * OS_PAGE];
+        bytes.clear();
+        Self { stripes: Vec::new(), bytes, room: Room::default() }
+    }
+
+    /// Reads these stripes.
+    fn copy(
+        &mut self,
+        left: &Left,
+        stripes: &[u64],
+        reader: &mut dyn LiveReader,
+    ) -> Result<(), SnapshotError> {
+        for first in stripes {
+            left.read(*first, &mut self.room, reader)?;
+            let (content, zero) = (self.room.content(), self.room.zero());
+            self.stripes.push(CopiedStripe { first: *first, content, zero, at: self.bytes.len() });
+            for run in content.runs() {
+                let run = run.start as usize * OS_PAGE..run.end as usize * OS_PAGE;
+                self.bytes.extend_from_slice(&self.room.bytes()[run]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings a stripe back into `room`.
+    fn load(&self, stripe: &CopiedStripe, room: &mut Room) {
+        room.begin(stripe.content, stripe.zero);
+        let mut at = stripe.at;
+        for run in stripe.content.runs() {
+            let into = room.put(run);
+            into.copy_from_slice(&self.bytes[at..at + into.len()]);
+            at += into.len();
+        }
+    }
+}
+
+/// The pages that are still to be packed.
+struct Left {
+    data: PageSet,
+    zero: PageSet,
+    pages: u64,
+}
+
+impl Left {
+    fn stripes(&self) -> impl Iterator<Item = u64> + use<> {
+        (0..self.pages).step_by(STRIPE_PAGES as usize)
+    }
+
+    /// Those of a stripe.
+    fn of(&self, first: u64) -> StripePages {
+        let mut left = self.data.stripe(first);
+        self.zero.stripe(first).runs().for_each(|run| left.add(run));
+        left
+    }
+
+    fn count(&self) -> u64 {
+        self.stripes().map(|first| u64::from(self.of(first).count())).sum()
+    }
+
+    /// The stripes that have any, by their first pages.
+    fn in_stripes(&self) -> Vec<u64> {
+        self.stripes().filter(|first| !self.of(*first).is_empty()).collect()
+    }
+
+    /// Reads those of a stripe into `room`.
+    fn read(&self, first: u64, room: &mut Room, reader: &mut dyn LiveReader) -> Result<(), SnapshotError> {
+        let content = self.data.take_stripe(first);
+        let zero = self.zero.take_stripe(first).without(content);
+        room.begin(content, zero);
+        // They are never given as packed.
+        let read = reader.read(first, room, &mut |_, _| false);
+        read.map_err(SnapshotError::Read)
+    }
 }
 
 /// An image that is being made of a region.
 struct Saving<'a> {
     source: &'a RegionSource<'a>,
-    reader: Box<dyn LiveReader + 'a>,
+    readers: [Box<dyn LiveReader + 'a>; COPIERS],
     writer: Writer,
-    data: PageSet,
-    zero: PageSet,
+    left: Left,
     /// Blocks that were put.
     put: PageSet,
-    pages: u64,
     room: Room,
     /// One block.
     block: Vec<u8>,
@@ -157,99 +269,94 @@ impl<'a> Saving<'a> {
         let writer = Writer::create(path, source.size().get(), options)?;
         let pages = source.size().get() / OS_PAGE as u64;
         let set = || PageSet::new(zeroed_words(Bytes::new(PageSet::words_for(pages)).as_usize()));
+        let reader = || source.reader(false).map_err(SnapshotError::Read);
         Ok(Self {
-            reader: source.reader(false).map_err(SnapshotError::Read)?,
+            readers: [reader()?, reader()?],
             source,
             block: vec![0; writer.block_bytes()],
             writer,
-            data: set(),
-            zero: set(),
+            left: Left { data: set(), zero: set(), pages },
             put: set(),
-            pages,
             room: Room::default(),
             has_base,
         })
     }
 
-    /// Looks for pages to be packed. Returns how many there are.
-    fn collect(&self) -> Result<u64, SnapshotError> {
-        self.source.collect(&self.data, &self.zero).map_err(SnapshotError::Read)?;
-        Ok(self.stripes().map(|first| u64::from(self.left(first).count())).sum())
+    /// Looks for pages to be packed.
+    fn collect(&self) -> Result<(), SnapshotError> {
+        self.look().map(drop)
     }
 
-    fn stripes(&self) -> impl Iterator<Item = u64> + use<> {
-        (0..self.pages).step_by(STRIPE_PAGES as usize)
-    }
-
-    /// The pages of a stripe that are still to be packed.
-    fn left(&self, first: u64) -> StripePages {
-        let mut left = self.data.stripe(first);
-        self.zero.stripe(first).runs().for_each(|run| left.add(run));
-        left
-    }
-
-    /// Reads the remaining pages of a stripe into `room`.
-    fn read(&mut self, first: u64, room: &mut Room) -> Result<(), SnapshotError> {
-        let content = self.data.take_stripe(first);
-        let zero = self.zero.take_stripe(first).without(content);
-        room.begin(content, zero);
-        // They are never given as packed.
-        let read = self.reader.read(first, room, &mut |_, _| false);
-        read.map_err(SnapshotError::Read)
-    }
-
-    /// The stripes that have pages to be packed, by their first pages.
-    fn stripes_left(&self) -> Vec<u64> {
-        self.stripes().filter(|first| !self.left(*first).is_empty()).collect()
+    /// The same. Returns how many pages may have been written.
+    fn look(&self) -> Result<u64, SnapshotError> {
+        self.source.collect(&self.left.data, &self.left.zero).map_err(SnapshotError::Read)
     }
 
     fn pack_left(&mut self) -> Result<(), SnapshotError> {
-        for first in self.stripes_left() {
-            let mut room = std::mem::take(&mut self.room);
-            let packed = self.read(first, &mut room).and_then(|()| self.put(first, &room));
-            self.room = room;
-            packed?;
+        let mut room = std::mem::take(&mut self.room);
+        for first in self.left.in_stripes() {
+            self.left.read(first, &mut room, &mut *self.readers[0])?;
+            self.put(first, &room)?;
         }
+        self.room = room;
         Ok(())
     }
 
     /// Copies the remaining pages to memory, with the writers stopped.
-    fn copy_left(&mut self) -> Result<Copied, SnapshotError> {
-        let pages = self.collect()?;
-        let mut stripes = Vec::new();
-        for first in self.stripes_left() {
-            let mut room = Room::default();
-            self.read(first, &mut room)?;
-            stripes.push((first, room));
-        }
-        Ok(Copied { stripes, pages })
+    fn copy_left(&mut self, copied: &mut Copied) -> Result<(), SnapshotError> {
+        self.collect()?;
+        let stripes = self.left.in_stripes();
+        copied.pages = stripes.iter().map(|first| u64::from(self.left.of(*first).count())).sum();
+        let (own, others) = stripes.split_at(stripes.len() / 2);
+        let ([part, other_part], [reader, other_reader]) = (&mut copied.parts, &mut self.readers);
+        let left = &self.left;
+        std::thread::scope(|threads| {
+            let other = (!others.is_empty())
+                .then(|| threads.spawn(|| other_part.copy(left, others, &mut **other_reader)));
+            part.copy(left, own, &mut **reader)?;
+            other.map_or(Ok(()), |other| other.join().expect("a copy does not panic"))
+        })
     }
 
-    /// Makes sure that no page has changed since `copied` was made. The pages that are left then
-    /// were evicted meanwhile, or can't be marked as read: they are compared.
-    fn check(&mut self, copied: &Copied) -> Result<(), SnapshotError> {
-        let written = self.source.collect(&self.data, &self.zero).map_err(SnapshotError::Read)?;
-        if written > 0 {
-            return Err(SnapshotError::NotStopped);
-        }
-        let mut room = Room::default();
-        for first in self.stripes_left() {
-            self.read(first, &mut room)?;
-            if !self.is_saved(first, &room, copied)? {
-                return Err(SnapshotError::NotStopped);
+    fn pack_copied(&mut self, copied: &Copied) -> Result<(), SnapshotError> {
+        let mut room = std::mem::take(&mut self.room);
+        for part in &copied.parts {
+            for stripe in &part.stripes {
+                part.load(stripe, &mut room);
+                self.put(stripe.first, &room)?;
             }
         }
         Ok(())
     }
 
+    /// Makes sure that no page has changed since `copied` was made. The pages that are left then
+    /// were evicted meanwhile, or can't be marked as read: they are compared.
+    fn check(&mut self, copied: &Copied) -> Result<(), SnapshotError> {
+        if self.look()? > 0 {
+            return Err(SnapshotError::NotStopped);
+        }
+        let mut room = std::mem::take(&mut self.room);
+        for first in self.left.in_stripes() {
+            self.left.read(first, &mut room, &mut *self.readers[0])?;
+            if !self.is_saved(first, &room, copied)? {
+                return Err(SnapshotError::NotStopped);
+            }
+        }
+        self.room = room;
+        Ok(())
+    }
+
     /// Whether the pages of a stripe that `room` has are those that were copied or packed.
     fn is_saved(&mut self, first: u64, room: &Room, copied: &Copied) -> Result<bool, SnapshotError> {
-        let own = copied.stripes.binary_search_by_key(&first, |(first, _)| *first);
-        let own = own.ok().map(|index| &copied.stripes[index].1);
+        let own = copied.find(first).map(|(part, stripe)| {
+            let mut own = Room::default();
+            part.load(stripe, &mut own);
+            own
+        });
         let block_pages = (self.block.len() / OS_PAGE) as u64;
         for page in room.content().runs().flatten() {
             let bytes = |room: &Room| room.bytes()[page as usize * OS_PAGE..][..OS_PAGE].to_vec();
-            let saved = match own {
+            let saved = match &own {
                 Some(own) if own.content().has(page) => bytes(own),
                 Some(own) if own.zero().has(page) => vec![0; OS_PAGE],
                 _ => {

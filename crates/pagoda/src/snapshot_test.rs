@@ -26,7 +26,8 @@ fn is_refused(region: &Region, path: &Path, dirty: bool, meanwhile: impl FnOnce(
     if dirty {
         region.write_words(AT, b"in round").expect("written");
     }
-    let copied = saving.copy_left().expect("copied");
+    let mut copied = Copied::new();
+    saving.copy_left(&mut copied).expect("copied");
     assert!((copied.pages > 0) >= dirty);
     meanwhile();
     match saving.check(&copied) {

@@ -89,6 +89,12 @@ impl Entry {
         // Only bytes that encode to themselves are an entry: that checks unused bits.
         (entry.encode() == *bytes && entry != Self::Same([0; 8])).then_some(entry)
     }
+
+    /// Whether these bytes name a place in the file, if they are an entry at all.
+    #[must_use]
+    pub fn names_a_place(bytes: &[u8; ENTRY_BYTES]) -> bool {
+        u32::from(bytes[0]) & ((1 << KIND_BITS) - 1) >= 3
+    }
 }
 
 #[cfg(test)]
@@ -98,6 +104,11 @@ mod tests {
 
     #[test]
     fn entries_read_back() {
+        let stored = Entry::Stored { codec: Codec::None, place: 7, len: 4096, digest: [3; 16] };
+        assert!(Entry::names_a_place(&stored.encode()));
+        for other in [Entry::Zero, Entry::Same([9; 8]), Entry::Base] {
+            assert!(!Entry::names_a_place(&other.encode()), "{other:?}");
+        }
         let stored = |codec, len| Entry::Stored { codec, place: PLACE_END - 1, len, digest: [3; 16] };
         let all = [
             Entry::Zero,

@@ -47,7 +47,12 @@ pub fn image(input: &[u8], path: &Path) -> usize {
         match image.read_at(at, &mut content[..len]) {
             Ok(()) => {
                 read += 1;
-                if image.content_at(at, len) == Content::Zero {
+                assert_eq!(
+                    image.is_zero(at, len),
+                    image.content_at(at, len) == Content::Zero,
+                    "block at {at}"
+                );
+                if image.is_zero(at, len) {
                     assert!(is_zero(&content[..len]), "block at {at}");
                 }
                 let (half, mut part) = (len / 2, vec![0; len - len / 2]);

@@ -89,9 +89,21 @@ impl Index {
             // The bytes never change: a thread that does not see the bit yet checks them again.
             word.fetch_or(bit, Ordering::Relaxed);
         }
-        let entry = entries[(block % CHUNK_BLOCKS) as usize * ENTRY_BYTES..].first_chunk()?;
-        Entry::decode(entry, block_bytes)
+        Entry::decode(entry_of(entries, block)?, block_bytes)
     }
+
+    /// Whether the entry of a block, which there is, says that the block is in the file. It is not
+    /// checked for that: the entry may be damaged.
+    pub(super) fn names_a_place(&self, block: u64) -> bool {
+        let place = self.places[(block / CHUNK_BLOCKS) as usize];
+        let entries = place.map(|place| &self.bytes[self.layout.chunks_at + place as usize * CHUNK_BYTES..]);
+        entries.and_then(|entries| entry_of(entries, block)).is_some_and(Entry::names_a_place)
+    }
+}
+
+/// The entry of a block in its chunk.
+fn entry_of(chunk: &[u8], block: u64) -> Option<&[u8; ENTRY_BYTES]> {
+    chunk[(block % CHUNK_BLOCKS) as usize * ENTRY_BYTES..].first_chunk()
 }
 
 /// Whether the file has the header's root. Takes little memory, however long the index is.

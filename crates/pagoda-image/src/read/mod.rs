@@ -311,6 +311,18 @@ impl Image {
         runs::decode(self.index.runs(), pages).flatten()
     }
 
+    /// Whether a range is known to be zero all over without a read. An entry of the index that says
+    /// otherwise is believed, whether or not it is damaged: whoever reads the block checks it.
+    #[must_use]
+    pub fn is_zero(&self, offset: u64, len: usize) -> bool {
+        let block_bytes = u64::from(self.block_bytes());
+        let end = offset.saturating_add(len as u64).min(self.len_bytes());
+        let mut blocks = offset.min(end) / block_bytes..end.div_ceil(block_bytes);
+        offset >= end
+            || !blocks.any(|block| self.index.names_a_place(block))
+                && self.content_at(offset, len) == Content::Zero
+    }
+
     /// The content of a range, as far as it is known without a read. An empty range, and one beyond
     /// the end, is zero. `Stored` also if the index is damaged there, which a read tells.
     #[must_use]

@@ -182,6 +182,57 @@ impl PagemapScanner {
         Ok(())
     }
 
+    /// The same, but calls `f` with the written pages only. Faster where they are few: a page that
+    /// the kernel passes over takes it 2 ns, one that it tells of 12 (EPYC, Linux 6.18).
+    ///
+    /// # Errors
+    /// As [`take_written`](Self::take_written).
+    ///
+    /// # Panics
+    /// If an end is not a multiple of [`OS_PAGE`].
+    pub fn take_only_written(
+        &mut self,
+        start: usize,
+        end: usize,
+        f: impl FnMut(Range<usize>, Presence),
+    ) -> io::Result<()> {
+        let flags = PM_SCAN_WP_MATCHING | PM_SCAN_CHECK_WPASYNC;
+        self.scan_runs(start, end, What { flags, all: PAGE_IS_WRITTEN, ..What::is(POPULATED) }, f)
+    }
+
+    /// Calls `f` with each maximal run of pages of `start..end` that hold nothing, lowest address
+    /// first.
+    ///
+    /// # Errors
+    /// `Unsupported` for the fallback; else the kernel's.
+    ///
+    /// # Panics
+    /// If an end is not a multiple of [`OS_PAGE`].
+    pub fn absent_runs(
+        &mut self,
+        start: usize,
+        end: usize,
+        mut f: impl FnMut(Range<usize>),
+    ) -> io::Result<()> {
+        let what = What { inverted: POPULATED, all: POPULATED, any: 0, ..What::is(0) };
+        self.scan_runs(start, end, What { shown: 0, ..what }, |run, _| f(run))
+    }
+
+    fn scan_runs(
+        &mut self,
+        start: usize,
+        end: usize,
+        what: What,
+        f: impl FnMut(Range<usize>, Presence),
+    ) -> io::Result<()> {
+        assert_whole_pages(start, end);
+        let Buffer::Scan(regions) = &mut self.buffer else { return Err(io::ErrorKind::Unsupported.into()) };
+        let mut runs = Runs { open: None, f };
+        scan(&self.file, regions, start..end, what, &mut runs, |presence, _| presence)?;
+        runs.finish();
+        Ok(())
+    }
+
     /// Calls `f` with each maximal run of guards (`MADV_GUARD_INSTALL`) in `start..end`, lowest
     /// address first.
     ///
@@ -260,7 +311,11 @@ const SHOWN: u32 = PAGE_IS_PRESENT | PAGE_IS_PFNZERO;
 #[derive(Clone, Copy)]
 struct What {
     flags: u32,
-    /// A matching page has one of these.
+    /// Categories that count where a page does not have them.
+    inverted: u32,
+    /// A matching page has all of these.
+    all: u32,
+    /// And one of these, if there are any.
     any: u32,
     /// The categories of these that separate runs.
     shown: u32,
@@ -269,7 +324,7 @@ struct What {
 impl What {
     /// Only looks, for pages with one of these.
     const fn is(any: u32) -> Self {
-        Self { flags: 0, any, shown: SHOWN }
+        Self { flags: 0, inverted: 0, all: 0, any, shown: SHOWN }
     }
 }
 
@@ -294,8 +349,8 @@ fn scan<K: PartialEq, F: FnMut(Range<usize>, K)>(
             vec: regions.as_mut_ptr().expose_provenance() as u64,
             vec_len: regions.len() as u64,
             max_pages: 0,
-            category_inverted: 0,
-            category_mask: 0,
+            category_inverted: u64::from(what.inverted),
+            category_mask: u64::from(what.all),
             category_anyof_mask: u64::from(what.any),
             return_mask: u64::from(what.shown),
         };

@@ -102,6 +102,24 @@ fn untouched_pages_are_not_present_and_written_ones_are() {
 }
 
 #[test]
+fn absent_pages_are_those_that_hold_nothing() {
+    let mut scanner = PagemapScanner::new().expect("open");
+    let pages = Pages::new(64 * OS_PAGE, Advice::LinuxNoHugepage);
+    [3, 4, 9].into_iter().for_each(|page| pages.write(page));
+    assert_eq!(pages.read(5), 0);
+    let mut absent = Vec::new();
+    let add = |run: Range<usize>| {
+        absent.push((run.start - pages.start()) / OS_PAGE..(run.end - pages.start()) / OS_PAGE);
+    };
+    match scanner.absent_runs(pages.start(), pages.start() + 64 * OS_PAGE, add) {
+        Ok(()) => assert_eq!(absent, [0..3, 6..9, 10..64]),
+        Err(error) => {
+            assert_eq!((error.kind(), scanner.method()), (io::ErrorKind::Unsupported, ScanMethod::Entries));
+        }
+    }
+}
+
+#[test]
 fn a_page_that_was_only_read_is_the_shared_page_of_zeros() {
     let pages = Pages::new(8 * OS_PAGE, Advice::LinuxNoHugepage);
     assert_eq!(pages.read(2) + pages.read(3), 0);

@@ -13,6 +13,7 @@
 //! next look. This module must never change what the region holds.
 
 use std::io;
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use pagoda_core::migrate::geometry::{STRIPE_BYTES, STRIPE_PAGES};
@@ -101,6 +102,44 @@ impl<'a> RegionSource<'a> {
         ((address - self.range.start()) / OS_PAGE) as u64
     }
 
+    /// Asks the page table. Adds the pages that it has to `held`, and to `data` those that may have
+    /// been written. Returns how many these are.
+    fn look_at_present(
+        &self,
+        looking: &mut Looking,
+        look: PageRange,
+        data: &PageSet,
+        held: &mut Held,
+    ) -> io::Result<u64> {
+        let Looking { scanner, is_first } = looking;
+        let mut written = 0;
+        let mut take = |run: Range<usize>| {
+            data.add(self.page_number(run.start)..self.page_number(run.end));
+            written += (run.len() / OS_PAGE) as u64;
+        };
+        if *is_first {
+            scanner.take_written(look.start(), look.end(), |run, presence, _| {
+                if presence != Presence::ZeroPage {
+                    held.add(run.clone());
+                    take(run);
+                }
+            })?;
+            return Ok(written);
+        }
+        // A page that was not written since the last look is what it was then, if it is there.
+        let mut at = look.start();
+        scanner.absent_runs(look.start(), look.end(), |run| {
+            held.add(at..run.start);
+            at = run.end;
+        })?;
+        held.add(at..look.end());
+        scanner.take_only_written(look.start(), look.end(), |run, presence| match presence {
+            Presence::ZeroPage => held.remove(run),
+            Presence::Memory | Presence::Away => take(run),
+        })?;
+        Ok(written)
+    }
+
     /// Calls `each` for the entries of `range`, with the part of it that its gate is closed for.
     fn each_entry(&self, range: PageRange, mut each: impl FnMut(&Span, usize, PageRange)) {
         for look in looks(range) {
@@ -118,29 +157,8 @@ impl<'a> RegionSource<'a> {
         zero: &PageSet,
     ) -> io::Result<u64> {
         let table = self.engine.gate_exclusive();
-        // Pages that hold content, present or swapped out. The kernel's zero page is none.
-        let mut held = vec![StripePages::default(); look.len().div_ceil(STRIPE_BYTES)];
-        let mut hold = |from: usize, to: usize| {
-            let (mut page, end) = ((from - look.start()) / OS_PAGE, (to - look.start()) / OS_PAGE);
-            while page < end {
-                let (stripe, first) = (page / STRIPE_PAGES as usize, page % STRIPE_PAGES as usize);
-                let count = (end - page).min(STRIPE_PAGES as usize - first);
-                held[stripe].add(first as u32..(first + count) as u32);
-                page += count;
-            }
-        };
-        let Looking { scanner, is_first } = looking;
-        let mut written = 0;
-        scanner.take_written(look.start(), look.end(), |run, presence, is_written| {
-            if presence == Presence::ZeroPage {
-                return;
-            }
-            hold(run.start, run.end);
-            if is_written || *is_first {
-                data.add(self.page_number(run.start)..self.page_number(run.end));
-                written += (run.len() / OS_PAGE) as u64;
-            }
-        })?;
+        let mut held = Held::new(look);
+        let mut written = self.look_at_present(looking, look, data, &mut held)?;
         let entry_bytes = self.engine.entry_bytes();
         let managed_bytes = in_table(&table, look, |span, index, within| {
             let page = span.page(index, within, entry_bytes);
@@ -157,13 +175,15 @@ impl<'a> RegionSource<'a> {
             };
             for (from, to) in out.runs() {
                 let (start, len) = (at(from), (to - from) as usize * OS_PAGE);
-                hold(start, start + len);
+                held.add(start..start + len);
                 if !word.is_sent() {
                     data.add(self.page_number(start)..self.page_number(start + len));
                 }
             }
         });
-        for (first, held) in (self.page_number(look.start())..).step_by(STRIPE_PAGES as usize).zip(held) {
+        for (first, held) in
+            (self.page_number(look.start())..).step_by(STRIPE_PAGES as usize).zip(held.stripes)
+        {
             for gone in self.told.stripe(first).without(held).runs() {
                 zero.add(first + u64::from(gone.start)..first + u64::from(gone.end));
                 written += gone.len() as u64;
@@ -173,6 +193,38 @@ impl<'a> RegionSource<'a> {
             Ok(written)
         } else {
             Err(io::Error::new(io::ErrorKind::NotFound, UNMAPPED))
+        }
+    }
+}
+
+/// The pages of one look that hold content, present or swapped out. The kernel's zero page is none.
+struct Held {
+    start: usize,
+    stripes: Vec<StripePages>,
+}
+
+impl Held {
+    fn new(look: PageRange) -> Self {
+        let stripes = look.len().div_ceil(STRIPE_BYTES);
+        Self { start: look.start(), stripes: vec![StripePages::default(); stripes] }
+    }
+
+    fn add(&mut self, run: Range<usize>) {
+        self.each(run, |stripe, pages| stripe.add(pages));
+    }
+
+    fn remove(&mut self, run: Range<usize>) {
+        self.each(run, |stripe, pages| pages.for_each(|page| stripe.remove(page)));
+    }
+
+    /// Calls `each` with the parts of a run of addresses, by stripe.
+    fn each(&mut self, run: Range<usize>, each: impl Fn(&mut StripePages, Range<u32>)) {
+        let (mut page, end) = ((run.start - self.start) / OS_PAGE, (run.end - self.start) / OS_PAGE);
+        while page < end {
+            let (stripe, first) = (page / STRIPE_PAGES as usize, page % STRIPE_PAGES as usize);
+            let count = (end - page).min(STRIPE_PAGES as usize - first);
+            each(&mut self.stripes[stripe], first as u32..(first + count) as u32);
+            page += count;
         }
     }
 }

@@ -12,6 +12,7 @@ mod private;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use pagoda_core::page::{BasePage, OS_PAGE};
 use pagoda_core::page_entry::{Backing, Word};
@@ -26,7 +27,6 @@ use crate::error::other_process::OtherProcess;
 use crate::manager::Manager;
 use crate::region::{AccessError, Region, RegionBuilder, RegionError};
 use crate::store::{Handle, IMAGE_PAGES_MOST, IMAGES_MOST, OpenImage, OpenImageError};
-use crate::table::{give, try_take};
 use held::Restored;
 use prefetch::Prefetch;
 
@@ -182,17 +182,16 @@ impl Engine {
         let pages = open.source.len_bytes().div_ceil(page_bytes as u64);
         for page in 0..pages as u32 {
             let Some(handle) = open.handle(page, page_bytes) else { continue };
-            let index = first + page as usize;
-            // Only the reclaimer knows of the entry, and holds it for a moment.
-            let word = loop {
-                match try_take(span.entry(index)) {
-                    Some(word) => break word,
-                    None => std::hint::spin_loop(),
-                }
-            };
-            // Anything else would be read in place of the image's content.
-            assert_eq!(word, Word::EMPTY, "a new region");
-            give(span.entry(index), word.with_backing(Backing::Handle(handle.to_bits())));
+            let entry = span.entry(first + page as usize);
+            let entered = Word::EMPTY.with_backing(Backing::Handle(handle.to_bits())).bits();
+            while let Err(bits) =
+                entry.compare_exchange_weak(Word::EMPTY.bits(), entered, Ordering::AcqRel, Ordering::Relaxed)
+            {
+                // Only the reclaimer knows of the entry, and holds it for a moment. Anything else
+                // would be read in place of the image's content.
+                assert_eq!(Word::from_bits(bits).idle(), Word::EMPTY, "a new region");
+                std::hint::spin_loop();
+            }
         }
     }
 

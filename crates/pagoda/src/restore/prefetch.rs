@@ -1,10 +1,11 @@
 //! Reading a recorded working set ahead, in the order in which it was touched.
 //!
-//! A thread of its own reads it by large pieces and copies each block to its place, where that is
-//! still empty and the image's. It takes free memory only. Faults come first: it holds the gate and
+//! Threads of its own read it by large pieces and copy each block to its place, where that is still
+//! empty and the image's. They take free memory only. Faults come first: a thread has the gate and
 //! an entry for the time of one copy, and passes over entries that a fault has. It must never put
 //! content over a page that was written or discarded since.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,12 +23,39 @@ use crate::table::{give, try_take};
 /// Packed bytes of one read.
 const READ_BYTES: u64 = 1 << 20;
 
+/// Threads of a prefetch: one unpacks while another waits for the file.
+const THREADS: usize = 2;
+
 /// A running or finished prefetch. Dropping it ends it.
 pub(super) struct Prefetch {
     quits: Arc<AtomicBool>,
     /// Closed when it has ended, also by a panic.
     done: Mutex<Receiver<()>>,
-    thread: Option<JoinableThread>,
+    threads: Vec<JoinableThread>,
+}
+
+/// What its threads share.
+struct Shared {
+    open: Arc<OpenImage>,
+    set: WorkingSet,
+    range: PageRange,
+    quits: Arc<AtomicBool>,
+    /// The first touch that no thread has taken.
+    next: Mutex<usize>,
+}
+
+impl Shared {
+    /// The touches that the calling thread is to read next: by one read.
+    fn take(&self) -> Option<Range<usize>> {
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let (from, count) = (*next, self.set.touches().len());
+        let mut to = from + 1;
+        while to < count && self.set.packed_bytes(from..to + 1) <= READ_BYTES {
+            to += 1;
+        }
+        *next = to.min(count);
+        (from < count).then_some(from..to)
+    }
 }
 
 impl Prefetch {
@@ -40,13 +68,19 @@ impl Prefetch {
     ) -> Option<Self> {
         let (quits, open) = (Arc::<AtomicBool>::default(), Arc::clone(open));
         let (is_running, done) = channel();
-        let own = Arc::clone(&quits);
-        let thread = JoinableThread::start("pagoda-prefetch", move || {
-            let _is_running = is_running;
-            pagoda_linux::process::thread::block_signals_for_good();
-            engine.prefetch_set(&open, &set, range, &own);
-        });
-        thread.ok().map(|thread| Self { quits, done: Mutex::new(done), thread: Some(thread) })
+        let shared = Shared { open, set, range, quits: Arc::clone(&quits), next: Mutex::new(0) };
+        let shared = Arc::new(shared);
+        let start = |_| {
+            let (engine, shared) = (Arc::clone(&engine), Arc::clone(&shared));
+            let is_running = is_running.clone();
+            JoinableThread::start("pagoda-prefetch", move || {
+                let _is_running = is_running;
+                pagoda_linux::process::thread::block_signals_for_good();
+                engine.prefetch_set(&shared);
+            })
+        };
+        let threads: Vec<_> = (0..THREADS).map_while(|number| start(number).ok()).collect();
+        (!threads.is_empty()).then(|| Self { quits, done: Mutex::new(done), threads })
     }
 
     /// Waits until it is done.
@@ -60,24 +94,22 @@ impl Drop for Prefetch {
     fn drop(&mut self) {
         self.quits.store(true, Ordering::Release);
         // A thread that has panicked has printed why.
-        self.thread.take().into_iter().for_each(|thread| drop(thread.join()));
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
     }
 }
 
 impl Engine {
-    fn prefetch_set(&self, open: &OpenImage, set: &WorkingSet, range: PageRange, quits: &AtomicBool) {
+    fn prefetch_set(&self, shared: &Shared) {
+        let Shared { open, set, range, quits, .. } = shared;
         let Some(image) = open.source.image() else { return };
-        let (mut from, count) = (0, set.touches().len());
         let is_over = || quits.load(Ordering::Acquire) || !self.has_room();
-        while from < count && !is_over() {
-            let mut to = from + 1;
-            while to < count && set.packed_bytes(from..to + 1) <= READ_BYTES {
-                to += 1;
-            }
-            let read = set.read(image, from..to, &mut |touch, content| {
+        while !is_over()
+            && let Some(touches) = shared.take()
+        {
+            let read = set.read(image, touches, &mut |touch, content| {
                 if !is_over() {
                     let at = touch.block * content.len() as u64;
-                    self.place_block(open, range, at, content);
+                    self.place_block(open, *range, at, content);
                     open.touches.note(touch.block);
                 }
             });
@@ -85,7 +117,6 @@ impl Engine {
             if read.is_err() {
                 return;
             }
-            from = to;
         }
     }
 

@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagoda_core::page::OS_PAGE;
-use pagoda_image::{Content, Image};
+use pagoda_image::Image;
 use pagoda_linux::io::direct_file::AlignedBuffer;
 use pagoda_linux::io::mapped_file::{FileState, MappedFile};
 use pagoda_linux::mem::words::try_zeroed_words;
@@ -95,7 +95,7 @@ impl Source {
 
     /// Whether a part is known to be zero all over without a read.
     pub(super) fn is_zero(&self, at: u64, len: usize) -> bool {
-        matches!(self, Self::Image(image) if image.content_at(at, len) == Content::Zero)
+        matches!(self, Self::Image(image) if image.is_zero(at, len))
     }
 
     /// How many of `len` bytes from `at` on it has: its last page may end behind it.
