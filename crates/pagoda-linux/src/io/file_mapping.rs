@@ -1,6 +1,6 @@
 //! A file as mmap(2) shows it, through the kernel's page cache: the baseline for file regions.
 //!
-//! It is read only, and by copies. The file's cached pages are dropped when it is mapped, so that
+//! It is only read, and by copies. The file's cached pages are dropped when it is mapped, so that
 //! all of it is read from the disk, and is charged to the memory group of its reader. This module
 //! must never write to a file.
 
@@ -28,6 +28,8 @@ pub fn drop_cached(file: &File) -> io::Result<()> {
 #[derive(Debug)]
 pub struct FileMapping {
     range: PageRange,
+    /// It has own copies of what is written or populated.
+    is_private: bool,
 }
 
 impl FileMapping {
@@ -52,10 +54,30 @@ impl FileMapping {
     /// # Panics
     /// As [`cold`](Self::cold).
     pub fn map(file: &File, len: usize) -> io::Result<Self> {
-        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing, and it
-        // can't be written to.
-        let at = unsafe { mmap(std::ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, file, 0)? };
-        Ok(Self { range: PageRange::at(at.expose_provenance(), len) })
+        Self::map_as(file, len, false)
+    }
+
+    /// The same, but private and writable, as a VMM maps the memory of a snapshot.
+    ///
+    /// # Errors
+    /// The kernel's.
+    ///
+    /// # Panics
+    /// As [`cold`](Self::cold).
+    pub fn map_private(file: &File, len: usize) -> io::Result<Self> {
+        Self::map_as(file, len, true)
+    }
+
+    fn map_as(file: &File, len: usize, is_private: bool) -> io::Result<Self> {
+        let (access, kind) = if is_private {
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+        } else {
+            (ProtFlags::READ, MapFlags::SHARED)
+        };
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing. A private one
+        // never changes the file.
+        let at = unsafe { mmap(std::ptr::null_mut(), len, access, kind, file, 0)? };
+        Ok(Self { range: PageRange::at(at.expose_provenance(), len), is_private })
     }
 
     /// Tells the kernel that access is sequential and that pages behind the reader are not needed
@@ -69,7 +91,8 @@ impl FileMapping {
         unsafe { madvise(at, self.range.len(), mm::Advice::Sequential) }.map_err(io::Error::from)
     }
 
-    /// Has the kernel read and map a part of it now, whole OS pages. Blocks for the disk.
+    /// Has the kernel read and map a part of it now, whole OS pages, and copy it where the mapping
+    /// is private. Blocks for the disk.
     ///
     /// # Errors
     /// The kernel's.
@@ -79,8 +102,10 @@ impl FileMapping {
     pub fn populate(&self, offset: usize, len: usize) -> io::Result<()> {
         assert!(offset + len <= self.range.len(), "{len} bytes at {offset} lie beyond the mapping's end");
         let at = std::ptr::with_exposed_provenance_mut(self.range.start() + offset);
+        let advice =
+            if self.is_private { mm::Advice::LinuxPopulateWrite } else { mm::Advice::LinuxPopulateRead };
         // SAFETY: the range is a part of this mapping, and the advice changes no content.
-        unsafe { madvise(at, len, mm::Advice::LinuxPopulateRead) }.map_err(io::Error::from)
+        unsafe { madvise(at, len, advice) }.map_err(io::Error::from)
     }
 
     /// Copies whole words from the mapping; a word that others write meanwhile has its value before

@@ -37,12 +37,15 @@ Keys of the JSON, medians of the rounds, with the least and the greatest in …_
   first_byte_ms               from the call that restores to the first byte, from the page cache, without a working set
   working_set                 mib of of_mib, scattered in pieces of piece_kib: the time from restoring or mapping until one word of each
                               4 KiB of them was touched, with the files in the page cache and on the disk: mmap_warm_ms and mmap_cold_ms
-                              of the raw file; populate_warm_ms, populate_cold_ms the same with just these pieces populated before;
+                              of the raw file, mapped shared; populate_warm_ms, populate_cold_ms the same with just these pieces
+                              populated before; populate_private_warm_ms, populate_private_cold_ms of a private, writable mapping, as a
+                              VM's memory is: its populated pieces are copies;
                               eager_warm_ms, eager_cold_ms where all of the raw file is read before; demand_4k_warm_ms,
                               demand_4k_cold_ms with a fault and a read of 4 KiB each, by this engine from an image that is not
                               compressed; image_warm_ms, image_cold_ms of an image without a working set; recorded_warm_ms,
-                              recorded_cold_ms with one. ratio_recorded_vs_demand_warm, ratio_recorded_vs_demand_cold and
-                              ratio_vs_populate (in the page cache) are medians of the rounds' own
+                              recorded_cold_ms with one. ratio_recorded_vs_demand_warm, ratio_recorded_vs_demand_cold,
+                              ratio_vs_populate and ratio_vs_populate_private (both in the page cache), and ratio_vs_populate_cold
+                              are medians of the rounds' own
   image                       bytes of raw_bytes that LZ4 halves page by page (load/data.rs), in blocks of block_bytes: ratio_vs_raw
   save_pause_ms               how long the writers of a region are stopped while it is saved
   save                        that region: of_mib, with dirty_pages that were written since the last round
@@ -160,6 +163,8 @@ fn working_set(times: &Times, memory: Bytes) -> Value {
     figures["ratio_recorded_vs_demand_warm"] = json!(ratio(Side::Demand, false));
     figures["ratio_recorded_vs_demand_cold"] = json!(ratio(Side::Demand, true));
     figures["ratio_vs_populate"] = json!(ratio(Side::Populate, false));
+    figures["ratio_vs_populate_cold"] = json!(ratio(Side::Populate, true));
+    figures["ratio_vs_populate_private"] = json!(ratio(Side::Private, false));
     figures
 }
 

@@ -34,6 +34,9 @@ pub enum Side {
     Mmap,
     /// The same, with the working set populated first.
     Populate,
+    /// The raw file, mapped privately and writable as a VM's memory, with the working set copied
+    /// first.
+    Private,
     /// The raw file, read first.
     Eager,
     /// A fault for each 4 KiB.
@@ -45,14 +48,15 @@ pub enum Side {
 }
 
 impl Side {
-    pub const ALL: [Self; 6] =
-        [Self::Mmap, Self::Populate, Self::Eager, Self::Demand, Self::Image, Self::Recorded];
+    pub const ALL: [Self; 7] =
+        [Self::Mmap, Self::Populate, Self::Private, Self::Eager, Self::Demand, Self::Image, Self::Recorded];
 
     /// The name for people.
     pub fn name(self) -> &'static str {
         match self {
             Self::Mmap => "mmap",
             Self::Populate => "mmap, populated",
+            Self::Private => "private mmap, populated",
             Self::Eager => "read whole",
             Self::Demand => "demand by 4 KiB",
             Self::Image => "image",
@@ -65,6 +69,7 @@ impl Side {
         match self {
             Self::Mmap => "mmap",
             Self::Populate => "populate",
+            Self::Private => "populate_private",
             Self::Eager => "eager",
             Self::Demand => "demand_4k",
             Self::Image => "image",
@@ -175,7 +180,7 @@ impl Files {
     /// Milliseconds until the working set was touched.
     pub fn touch(&self, side: Side, is_cold: bool) -> anyhow::Result<f64> {
         let names: &[&str] = match side {
-            Side::Mmap | Side::Populate | Side::Eager => &["raw"],
+            Side::Mmap | Side::Populate | Side::Private | Side::Eager => &["raw"],
             Side::Demand => &["plain"],
             Side::Image => &["image"],
             Side::Recorded => &["image", "image.ws"],
@@ -185,10 +190,14 @@ impl Files {
         }
         let ms = |begin: Instant| begin.elapsed().as_secs_f64() * 1e3;
         Ok(match side {
-            Side::Mmap | Side::Populate => {
+            Side::Mmap | Side::Populate | Side::Private => {
                 let begin = Instant::now();
-                let mapping = FileMapping::map(&File::open(self.scratch.file("raw"))?, self.len)?;
-                if side == Side::Populate {
+                let file = File::open(self.scratch.file("raw"))?;
+                let mapping = match side {
+                    Side::Private => FileMapping::map_private(&file, self.len)?,
+                    _ => FileMapping::map(&file, self.len)?,
+                };
+                if side != Side::Mmap {
                     for place in &self.places {
                         mapping.populate(*place, PIECE_BYTES)?;
                     }

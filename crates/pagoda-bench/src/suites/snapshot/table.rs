@@ -10,7 +10,8 @@ was recorded; ms, median (least-greatest) of {rounds} rounds";
 
 const BELOW: &str = "first byte: {first_byte_ms:3s} ms
 recorded over demand by 4 KiB: {working_set/ratio_recorded_vs_demand_warm:2s} warm, \
-{working_set/ratio_recorded_vs_demand_cold:3s} cold; over populated: {working_set/ratio_vs_populate:2s}
+{working_set/ratio_recorded_vs_demand_cold:3s} cold; over populated: {working_set/ratio_vs_populate:2s} warm, \
+{working_set/ratio_vs_populate_cold:3s} cold, {working_set/ratio_vs_populate_private:2s} private and warm
 image: {image/bytes:b} of {image/raw_bytes:b}, {image/ratio_vs_raw:3}
 save: writers stopped for {save_pause_ms:1s} ms with {save/dirty_pages} pages of {save/of_mib} MiB left
 restores: {restores/count} of one image hold {restores/resident_mib_each:1s} MiB each";
