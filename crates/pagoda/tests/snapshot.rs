@@ -70,6 +70,71 @@ fn what_is_saved_is_restored_for_every_base_page_codec_and_block() {
     }
 }
 
+/// Saves in a row, each a difference to the last: with writes tracked only what changed is read.
+#[test]
+fn saves_that_are_tracked_have_what_was_written_discarded_and_evicted_between() {
+    let (_directory, path) = scratch();
+    // With too little room pages come and go, and each that was evicted since is read again.
+    let little = BasePage::ALL.map(|base| (Bytes::mib(32), Some(base)));
+    for (budget, base) in little.into_iter().chain([(Bytes::mib(256), None)]) {
+        let Some(manager) = manager(budget, base) else { return };
+        let mut region = manager.region(Bytes::mib(56)).create().expect("a region");
+        region.track_saves(true);
+        let mut memory = fill(&mut region);
+        let mut last: Option<Arc<Image>> = None;
+        for round in 0..6usize {
+            let name = path.with_file_name(format!("save{round}.pim"));
+            let with_base = PackOptions { base: last.clone(), ..options() };
+            // The last write before the instant of the image.
+            let (at, word) = (77 * 4096 + 8 * round, [round as u8 + 1; 8]);
+            let stop = || region.write_words(at, &word).expect("written");
+            let saved = region.snapshot(&name, with_base, stop, || {}).expect("saved");
+            memory[at..at + 8].copy_from_slice(&word);
+            assert!(content(&name) == memory, "{base:?}, round {round}");
+            if budget > Bytes::mib(56) {
+                assert_eq!(saved.rounds == 0, round > 0, "round {round}: all was read");
+            }
+            last = Some(Arc::new(Image::open(&name, Some(options().key)).expect("an image")));
+            // Written in place, written and evicted, evicted as it was, discarded, and read again.
+            let at = (3 + round) << 20;
+            region.write_at(at, b"in place").expect("written");
+            memory[at..at + 8].copy_from_slice(b"in place");
+            region.write_at(at + (8 << 20), b"evicted").expect("written");
+            memory[at + (8 << 20)..at + (8 << 20) + 7].copy_from_slice(b"evicted");
+            region.page_out(10 << 20, 2 << 20).expect("paged out");
+            region.discard(at + (20 << 20), 5 * 4096).expect("discarded");
+            memory[at + (20 << 20)..at + (20 << 20) + 5 * 4096].fill(0);
+            let mut word = [1; 8];
+            region.read_at(at + (20 << 20), &mut word).expect("read");
+            assert_eq!(word, [0; 8]);
+            region.write_at(at + (40 << 20), &[0; 4096]).expect("written");
+            memory[at + (40 << 20)..at + (40 << 20) + 4096].fill(0);
+        }
+        // Another base: all is read.
+        let first =
+            Arc::new(Image::open(&path.with_file_name("save0.pim"), Some(options().key)).expect("an image"));
+        let again = path.with_file_name("again.pim");
+        let with_base = PackOptions { base: Some(first), ..options() };
+        let saved = region.snapshot(&again, with_base, || {}, || {}).expect("saved");
+        assert!(saved.rounds > 0 && content(&again) == memory, "{base:?}");
+        drop(region);
+        // The same of a restored region, whose pages come from the image.
+        let mut region = manager.restore(&again).key(options().key).create().expect("restored");
+        region.track_saves(true);
+        let mut base_image = Arc::new(Image::open(&again, Some(options().key)).expect("an image"));
+        for (round, at) in [5 << 20, 30 << 20, 50 << 20].into_iter().enumerate() {
+            let name = path.with_file_name(format!("restored{round}.pim"));
+            let with_base = PackOptions { base: Some(base_image), ..options() };
+            region.snapshot(&name, with_base, || {}, || {}).expect("saved");
+            assert!(content(&name) == memory, "{base:?}, restored, round {round}");
+            base_image = Arc::new(Image::open(&name, Some(options().key)).expect("an image"));
+            region.write_at(at, b"restored and written").expect("written");
+            memory[at..at + 20].copy_from_slice(b"restored and written");
+            region.page_out(at, 1 << 20).expect("paged out");
+        }
+    }
+}
+
 /// A region that was restored, written and saved: a mix of pages of the image and of its own.
 #[test]
 fn adopted_memory_is_saved_as_a_region_is() {
@@ -148,7 +213,10 @@ fn a_running_owner_is_saved_at_one_instant() {
                 number += 1;
             }
         });
-        for _ in 0..5 {
+        // The later ones each go on after the one before.
+        let mut last = None;
+        for round in 0..12 {
+            region.track_saves(round >= 4);
             let stop = || {
                 asks.store(true, Ordering::Release);
                 let mut is = stopped.lock().expect("whole");
@@ -161,7 +229,10 @@ fn a_running_owner_is_saved_at_one_instant() {
                 *stopped.lock().expect("whole") = false;
                 changed.notify_all();
             };
-            region.snapshot(&path, options(), stop, go_on).expect("saved");
+            let path = path.with_file_name(format!("running{round}.pim"));
+            let with_base = PackOptions { base: last.take(), ..options() };
+            region.snapshot(&path, with_base, stop, go_on).expect("saved");
+            last = Some(Arc::new(Image::open(&path, Some(options().key)).expect("an image")));
             let at = written.load(Ordering::Acquire);
             let (number, last) = (at >> 32, at as u32 as usize);
             let memory = content(&path);

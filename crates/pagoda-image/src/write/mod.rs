@@ -207,18 +207,23 @@ impl Writer {
         Ok(())
     }
 
-    /// Reads a block that was put back, to change a part of it and put it again. The bytes that it
-    /// took in the file are lost to the image.
+    /// Reads a block back, to change a part of it and put it again. The bytes that it took in the
+    /// file are lost to the image.
     ///
     /// # Errors
     /// If the file can't be read.
     ///
     /// # Panics
-    /// If there is no such block, or it was never put.
+    /// If there is no such block.
     pub fn read_back(&mut self, block: u64, into: &mut [u8]) -> Result<(), ImageError> {
-        let chunk = self.chunks[(block / CHUNK_BLOCKS) as usize].as_ref().expect("a block that was put");
-        let entry = &chunk.as_chunks::<ENTRY_BYTES>().0[(block % CHUNK_BLOCKS) as usize];
-        match Entry::decode(entry, self.header.block_bytes).expect("it was made here") {
+        let entry = match &self.chunks[(block / CHUNK_BLOCKS) as usize] {
+            None => self.unset(block),
+            Some(chunk) => {
+                let entry = &chunk.as_chunks::<ENTRY_BYTES>().0[(block % CHUNK_BLOCKS) as usize];
+                Entry::decode(entry, self.header.block_bytes).expect("it was made here")
+            }
+        };
+        match entry {
             Entry::Zero => into.fill(0),
             Entry::Same(word) => into.as_chunks_mut().0.fill(word),
             Entry::Base => {

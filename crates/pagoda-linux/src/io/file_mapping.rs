@@ -74,8 +74,8 @@ impl FileMapping {
         } else {
             (ProtFlags::READ, MapFlags::SHARED)
         };
-        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing. A private one
-        // never changes the file.
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing. A private
+        // one never changes the file.
         let at = unsafe { mmap(std::ptr::null_mut(), len, access, kind, file, 0)? };
         Ok(Self { range: PageRange::at(at.expose_provenance(), len), is_private })
     }

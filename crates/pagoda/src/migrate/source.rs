@@ -31,7 +31,7 @@ use pagoda_migrate::{Error, LiveReader, LiveSource};
 use super::reader::RegionReader;
 use crate::engine::Engine;
 use crate::region::adoptable::check_mapped;
-use crate::region::{Managed, RegionError, Sending};
+use crate::region::{LastSave, Managed, RegionError, Sending};
 use crate::table::{Span, Table, give};
 
 /// How much is looked at with the gate closed: about 100 µs for the two scans of 64 MiB.
@@ -51,6 +51,8 @@ pub(crate) struct RegionSource<'a> {
     /// Pages that the other side may hold as other than zero.
     pub(super) told: PageSet,
     looking: Mutex<Looking>,
+    /// Writes go on to be tracked when it is dropped.
+    keeps_tracking: bool,
     _sending: Sending<'a>,
 }
 
@@ -65,6 +67,14 @@ struct Looking {
 impl<'a> RegionSource<'a> {
     /// Begins to track writes to the region.
     pub(crate) fn begin(region: &'a Managed) -> Result<Self, Error> {
+        Self::begin_after(region, |_| false)
+    }
+
+    /// The same. It goes on after the region's last save, if there is one that fits.
+    pub(crate) fn begin_after(
+        region: &'a Managed,
+        fits: impl FnOnce(&LastSave) -> bool,
+    ) -> Result<Self, Error> {
         region.maker().map_err(|error| Error::Source(error.into()))?;
         let memory = region.bytes().map_err(Error::Source)?;
         region.check_arrived().map_err(Error::Source)?;
@@ -72,19 +82,39 @@ impl<'a> RegionSource<'a> {
         check_mapped(range, |mapping| mapping.read).map_err(|error| Error::Source(unreadable(error)))?;
         let sending = region.sending().ok_or(Error::SentAlready)?;
         let scanner = PagemapScanner::new().map_err(Error::Source)?;
-        engine.space.track_writes(range).map_err(|errno| Error::Source(errno.into()))?;
+        let last = region.take_last_save().filter(fits);
+        let is_first = last.is_none();
+        if is_first {
+            engine.space.track_writes(range).map_err(|errno| Error::Source(errno.into()))?;
+        }
         let words = PageSet::words_for((range.len() / OS_PAGE) as u64);
+        let none = || PageSet::new(zeroed_words(Bytes::new(words).as_usize()));
         let source = Self {
             engine: &**engine,
             memory,
             range,
-            told: PageSet::new(zeroed_words(Bytes::new(words).as_usize())),
-            looking: Mutex::new(Looking { scanner, is_first: true }),
+            told: last.map_or_else(none, |last| last.told),
+            looking: Mutex::new(Looking { scanner, is_first }),
+            keeps_tracking: false,
             _sending: sending,
         };
-        // Pages that another migration has sent.
-        source.forget_sent();
+        if is_first {
+            // Pages that another migration has sent.
+            source.forget_sent();
+        }
         Ok(source)
+    }
+
+    /// Whether it goes on after the region's last save: only what changed since is collected.
+    pub(crate) fn goes_on(&self) -> bool {
+        !self.looking.lock().unwrap_or_else(PoisonError::into_inner).is_first
+    }
+
+    /// Leaves writes tracked. Gives `keep` the pages that the other side holds as other than zero,
+    /// before the region can be sent or saved again.
+    pub(crate) fn keep_tracking(mut self, keep: impl FnOnce(PageSet)) {
+        self.keeps_tracking = true;
+        keep(std::mem::replace(&mut self.told, PageSet::new(zeroed_words(0))));
     }
 
     /// Swapped-out pages that readers have handed out are handed out again.
@@ -290,6 +320,9 @@ impl LiveSource for RegionSource<'_> {
 
 impl Drop for RegionSource<'_> {
     fn drop(&mut self) {
+        if self.keeps_tracking {
+            return;
+        }
         for _ in 0..FORGET_TRIES {
             match self.engine.space.forget_writes(self.range) {
                 Err(pagoda_linux::uffd::Errno::AGAIN) => yield_now(),

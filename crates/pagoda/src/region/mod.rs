@@ -32,7 +32,7 @@ pub use pinned::{PinError, Pinned};
 pub use presence::Usage;
 
 #[cfg(feature = "migrate")]
-pub(crate) use moves::Sending;
+pub(crate) use moves::{LastSave, Sending};
 
 /// Managed memory of its own. Dropping it frees it.
 pub struct Region {

@@ -1,13 +1,16 @@
 //! A region, own or adopted, that moves to another host or comes from one: the engine, the memory
 //! and the state that its migration needs.
 //!
-//! It is sent or saved once at a time, and never while a part of it still arrives. This module must
-//! never hand out the memory of an owner that has not allowed it.
+//! It is sent or saved once at a time, and never while a part of it still arrives. What a save
+//! leaves for the next one is given up by any other use. This module must never hand out the memory
+//! of an owner that has not allowed it.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use pagoda_core::image::Root;
+use pagoda_core::migrate::pages::PageSet;
 use pagoda_linux::mem::region_bytes::RegionBytes;
 
 use super::managed::{Managed, Memory};
@@ -21,6 +24,18 @@ pub(super) struct Moves {
     sending: AtomicBool,
     /// A part of it arrives later.
     receiving: Option<Receiving>,
+    /// Writes are tracked between saves.
+    tracks_saves: AtomicBool,
+    /// The last save, if all since then is known.
+    last_save: Mutex<Option<LastSave>>,
+}
+
+/// A save after which writes were tracked.
+pub(crate) struct LastSave {
+    /// Of its image.
+    pub(crate) root: Root,
+    /// The pages that its image has as other than zero.
+    pub(crate) told: PageSet,
 }
 
 /// The right to send a region, one at a time; given back on drop.
@@ -85,6 +100,22 @@ impl Managed {
                 Err(io::Error::new(io::ErrorKind::ResourceBusy, "not all of the region has arrived yet"))
             }
         }
+    }
+    /// Has writes tracked between saves, or not any more.
+    pub(crate) fn set_tracks_saves(&self, yes: bool) {
+        self.moves.tracks_saves.store(yes, Ordering::Relaxed);
+    }
+    /// Whether that is so.
+    pub(crate) fn tracks_saves(&self) -> bool {
+        self.moves.tracks_saves.load(Ordering::Relaxed)
+    }
+    /// Keeps what the next save needs.
+    pub(crate) fn set_last_save(&self, last: LastSave) {
+        *self.moves.last_save.lock().unwrap_or_else(PoisonError::into_inner) = Some(last);
+    }
+    /// What was kept, for the one that has the right to send the region.
+    pub(crate) fn take_last_save(&self) -> Option<LastSave> {
+        self.moves.last_save.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
     /// The right to send it. None while it is being sent already.
     pub(crate) fn sending(&self) -> Option<Sending<'_>> {
