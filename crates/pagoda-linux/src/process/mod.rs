@@ -8,6 +8,7 @@ pub mod doorbell;
 pub mod identity;
 pub mod image_mark;
 pub mod last_thread;
+pub mod last_words;
 pub mod lock;
 pub mod offer;
 pub mod process_mark;

@@ -249,9 +249,8 @@ impl Engine {
                 after
             }
             Backing::Handle(handle) => {
-                // A part of a stored page: bring it back into a slot, whatever the budget says, and
-                // zero it there.
-                self.fetch_and_zero(span.entries(), page.index, word, handle, gone, scratch)
+                let parts = (gone, outside);
+                self.discard_of_stored(span.entries(), page.index, (word, handle), parts, scratch)
             }
         };
         // Where nothing is, nothing is warm: a huge frame comes only to where nothing is.
@@ -259,16 +258,23 @@ impl Engine {
         give(span.entry(page.index), if is_empty { word.with_warmth(0) } else { word });
     }
 
-    /// Swaps a stored page, whose busy bit the caller has, into a slot, and zeroes granules there.
-    fn fetch_and_zero(
+    /// Discards the granules `gone` of a stored page, whose busy bit the caller has: the page is
+    /// brought back into a slot, whatever the budget says. Of `rest` nothing is resident.
+    fn discard_of_stored(
         &self,
         entries: &Entries,
         index: usize,
-        mut word: Word,
-        mut handle: u64,
-        gone: Granules,
+        (mut word, mut handle): (Word, u64),
+        (gone, rest): (Granules, Granules),
         scratch: &mut Scratch,
     ) -> Word {
+        // A hole reads as zero, unless it is of a file.
+        if !word.resident().is_empty() && entries.file().is_none() {
+            let stored = (word, Handle::from_bits(handle));
+            if self.fetch_rest(entries, index, stored, rest, scratch) {
+                return self.take(entries, index);
+            }
+        }
         loop {
             if !self.fetch(entries, index, word.busy(), handle, true, scratch) {
                 // No address is left in the arena: without one, discarded content would come back.
