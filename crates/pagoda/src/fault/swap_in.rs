@@ -12,6 +12,7 @@ use pagoda_linux::arena::Slot;
 
 use crate::engine::Engine;
 use crate::error::{Errno, StopReason};
+use crate::frames::pool::all_of_slot;
 use crate::frames::zones::Taker;
 use crate::store::{GetError, Handle, Scratch, Store};
 use crate::table::{Entries, give};
@@ -38,7 +39,7 @@ impl Engine {
             Ok(()) => {}
             Err(error) => self.stop(unreadable(error)),
         }
-        self.staged_from_store(entries, index, (word, handle), slot);
+        self.staged_from_store(entries, index, (word, handle), (slot, all_of_slot(&self.space)));
         true
     }
 
@@ -55,6 +56,8 @@ impl Engine {
         scratch: &mut Scratch,
     ) -> bool {
         let Some(mut slot) = self.zones.take_empty(&self.space, word.zone()) else { return false };
+        // A hole of a staged page reads as zero.
+        let rest = rest.and(self.store.content_of(stored));
         for (from, to) in rest.runs() {
             let bytes = from as usize * OS_PAGE..to as usize * OS_PAGE;
             let into = &mut self.space.bytes_mut(&mut slot)[bytes.clone()];
@@ -63,16 +66,22 @@ impl Engine {
             }
         }
         self.ledger.took(i64::from(rest.count()) * OS_PAGE as i64);
-        self.staged_from_store(entries, index, (word, stored), slot);
+        self.staged_from_store(entries, index, (word, stored), (slot, rest));
         true
     }
 
-    /// What was stored lies in `slot` now.
-    fn staged_from_store(&self, entries: &Entries, index: usize, (word, stored): (Word, Handle), slot: Slot) {
+    /// What was stored lies in `slot` now. Frames are `there` of these granules.
+    fn staged_from_store(
+        &self,
+        entries: &Entries,
+        index: usize,
+        (word, stored): (Word, Handle),
+        (slot, there): (Slot, Granules),
+    ) {
         self.store.free(stored);
         self.note_use();
         let slot = self.space.release_slot(slot);
-        self.went_into_staging(slot);
+        self.went_into_staging(slot, there);
         let after = word.with_backing(Backing::Slot(slot));
         self.ledger.changed(word, after);
         give(&entries[index], after);

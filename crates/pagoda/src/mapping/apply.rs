@@ -231,8 +231,7 @@ impl Engine {
         let word = match word.backing() {
             Backing::None => word,
             Backing::Slot(slot) if outside.is_empty() => {
-                self.left_staging(slot);
-                self.zones.put_ready(&self.space, self.space.claim_slot(slot));
+                self.unstage(self.space.claim_slot(slot));
                 closing.frame_is_back();
                 word.with_backing(Backing::None)
             }
@@ -302,7 +301,8 @@ impl Engine {
         for (from, to) in granules.runs() {
             bytes[from as usize * 4096..to as usize * 4096].fill(0);
         }
-        self.space.release_slot(slot);
+        let slot = self.space.release_slot(slot);
+        self.went_into_staging(slot, granules);
     }
 
     /// Takes an entry's busy bit, waiting for a mover that has it. Only with the gate held
