@@ -6,6 +6,7 @@ mod manners;
 mod progress;
 mod refusals;
 mod signals;
+mod sizes;
 #[path = "../support/static_program.rs"]
 mod static_program;
 mod terminal;

@@ -121,6 +121,12 @@ impl Touched {
         self.blocks[at(size)]
     }
 
+    /// Whether so much was touched that its density says something for base pages of `size`.
+    #[must_use]
+    pub fn is_evidence(&self, size: BasePage) -> bool {
+        self.blocks(size) >= PAGES_LEAST
+    }
+
     /// The resident memory if everything touched is there in base pages of `size`.
     #[must_use]
     pub fn resident(&self, size: BasePage) -> Bytes {
@@ -140,8 +146,7 @@ impl Touched {
 /// never touched; that place starts small again.
 #[must_use]
 pub fn borne_out(start: BasePage, most: BasePage, here: &Touched) -> BasePage {
-    let is_dense =
-        |size: BasePage| here.blocks(size) >= PAGES_LEAST && here.density_percent(size) >= DENSE_PERCENT;
+    let is_dense = |size: BasePage| here.is_evidence(size) && here.density_percent(size) >= DENSE_PERCENT;
     let larger = BasePage::ALL.into_iter().rev().filter(|size| (start..=most).contains(size));
     larger.into_iter().find(|size| is_dense(*size)).unwrap_or(start.min(most))
 }
@@ -222,6 +227,17 @@ impl Chooser {
         }
     }
 
+    /// A range of `length` that was in use before it is looked at: at most a base page of 64 KiB,
+    /// and as much smaller as its touched pages are sparse. Too few of them say nothing.
+    #[must_use]
+    pub fn in_use(length: Bytes, touched: &Touched) -> Self {
+        let mut chooser = Self::new(Use::Buffer, length).up_to(BasePage::K64);
+        while touched.is_evidence(chooser.size) && chooser.wanted(touched) == Some(Step::Shrink) {
+            chooser.size = BasePage::ALL[at(chooser.size) - 1];
+        }
+        chooser
+    }
+
     /// The same for a range whose base page can't be larger than `most`.
     #[must_use]
     pub fn up_to(self, most: BasePage) -> Self {
@@ -256,7 +272,7 @@ impl Chooser {
     }
 
     fn judge(&mut self, touched: &Touched) -> Reason {
-        if touched.blocks(self.size) < PAGES_LEAST {
+        if !touched.is_evidence(self.size) {
             // It says nothing for a change, and nothing against one that other looks asked for.
             return Reason::TooLittle;
         }

@@ -54,6 +54,20 @@ fn a_range_starts_at_the_size_its_use_suggests() {
 }
 
 #[test]
+fn a_range_that_is_in_use_starts_as_small_as_it_is_sparse() {
+    let size = |touched: &Touched| Chooser::in_use(LENGTH, touched).size();
+    assert_eq!(size(&sparse()), BasePage::K4);
+    assert_eq!(size(&dense()), BasePage::K64);
+    assert_eq!(size(&regular(64 << 10, 8)), BasePage::K64, "half of it is used");
+    assert_eq!(size(&regular(64 << 10, 4)), BasePage::K16, "its four pages lie together");
+    assert_eq!(size(&Touched::default()), BasePage::K64, "nothing is known");
+    assert_eq!(size(&Touched::of([0..4096, 65536..69632])), BasePage::K64, "two pages are no evidence");
+    // What was sparse once grows by its later touches, as any range does.
+    let mut chooser = Chooser::in_use(LENGTH, &sparse());
+    assert_eq!(sizes(&mut chooser, &dense(), 6).last(), Some(&BasePage::K64));
+}
+
+#[test]
 fn one_page_in_sixteen_ends_in_the_smallest_pages() {
     let mut chooser = Chooser::new(Use::Heap, LENGTH);
     assert_eq!(

@@ -18,8 +18,11 @@
 
 use std::ops::Range;
 
+use pagoda_core::page_entry::Granules;
+
 use crate::codec::lz4::{self, Lz4};
 use crate::codec::zstd::{Compressor, Decompressor};
+use crate::mem::zero_scan::is_zero;
 
 /// The bytes compressed at once.
 pub const BLOCK: usize = 4 << 10;
@@ -70,11 +73,37 @@ impl Default for BlockPacker {
 /// Packs `page` into the front of `into`. None if that takes more than all of it.
 #[must_use]
 pub fn pack(page: &[u8], into: &mut [u8], blocks: &mut BlockPacker) -> Option<usize> {
+    pack_present(page, |_| true, into, blocks)
+}
+
+/// As [`pack`], of a page of which only some blocks are `present`. The others are zero, and are not
+/// read.
+#[must_use]
+pub fn pack_present(
+    page: &[u8],
+    present: impl Fn(usize) -> bool,
+    into: &mut [u8],
+    blocks: &mut BlockPacker,
+) -> Option<usize> {
     let mut packer = Packer::new(page.len(), into);
-    for block in page.chunks(BLOCK) {
-        packer.add(block, blocks)?;
+    for (i, block) in page.chunks(BLOCK).enumerate() {
+        if present(i) { packer.add(block, blocks)? } else { packer.add_packed(&[])? }
     }
     Some(packer.at)
+}
+
+/// The blocks of a packed page that are not zero, one bit each, lowest first. Its header is enough.
+/// All of them where it was packed as a whole, or `packed` is no header.
+#[must_use]
+pub fn blocks_with_content(packed: &[u8], page: usize) -> Granules {
+    let all = Granules::range(0, page.div_ceil(BLOCK) as u32);
+    if is_dense(packed) {
+        return all;
+    }
+    let is_zero = |block: &u32| length(packed, *block as usize) == Some(0);
+    (0..page.div_ceil(BLOCK) as u32)
+        .filter(is_zero)
+        .fold(all, |rest, block| rest.without(Granules::range(block, block + 1)))
 }
 
 /// The header of a dense page: no length of a block.
@@ -218,7 +247,7 @@ pub fn set_length(header: &mut [u8], block: usize, len: usize) {
 /// gives the same bytes, where `into` is no shorter than the block.
 #[must_use]
 pub fn pack_block(block: &[u8], into: &mut [u8], packer: &mut BlockPacker) -> Option<usize> {
-    if block.iter().all(|byte| *byte == 0) {
+    if is_zero(block) {
         return Some(0);
     }
     let by_lz4 = packer.lz4.compress(block, first_of(into, block.len() / 8 * 7));

@@ -9,6 +9,7 @@ pub mod identity;
 pub mod image_mark;
 pub mod joinable;
 pub mod last_thread;
+pub mod last_words;
 pub mod lock;
 pub mod offer;
 pub mod process_mark;

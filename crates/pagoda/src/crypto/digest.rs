@@ -35,6 +35,8 @@ pub(crate) struct Digester {
     key: [u8; KEY_BYTES],
     /// The key words that are added to those of a block.
     words: Box<[[u64; 2]; BLOCK / PAIR]>,
+    /// The sum of a block of zeroes.
+    of_zeroes: u128,
     /// With the powers of its key, of nothing yet.
     start: Polyval,
 }
@@ -62,7 +64,10 @@ impl Digester {
         let mut polyval = [0; 16];
         polyval[..8].copy_from_slice(&next().to_le_bytes());
         polyval[8..].copy_from_slice(&next().to_le_bytes());
-        Self { key, words, start: Polyval::new(&polyval.into()) }
+        let start = Polyval::new(&polyval.into());
+        let mut digester = Self { key, words, of_zeroes: 0, start };
+        digester.of_zeroes = digester.sum_of(&[0; BLOCK]);
+        digester
     }
 
     /// The key, for a child's engine alone.
@@ -77,9 +82,21 @@ impl Digester {
 
     /// The digest of content at a place: the same content has another one elsewhere. Never 0.
     pub fn at(&self, place: u64, content: &[u8]) -> u64 {
+        self.of_blocks(place, content, |_| true)
+    }
+
+    /// The same as [`of`](Self::of), where only some blocks of 4 KiB are `present`. The others are
+    /// zero, and are not read.
+    pub fn of_present(&self, content: &[u8], present: impl Fn(usize) -> bool) -> u64 {
+        self.of_blocks(0, content, present)
+    }
+
+    fn of_blocks(&self, place: u64, content: &[u8], present: impl Fn(usize) -> bool) -> u64 {
         let mut hash = self.start.clone();
-        for block in content.chunks(BLOCK) {
-            hash.update(&[self.sum_of(block).to_le_bytes().into()]);
+        for (i, block) in content.chunks(BLOCK).enumerate() {
+            let is_read = block.len() < BLOCK || present(i);
+            let sum = if is_read { self.sum_of(block) } else { self.of_zeroes };
+            hash.update(&[sum.to_le_bytes().into()]);
         }
         // Without the length, padded content would have the same digest.
         let mut last = [0; 16];
@@ -157,6 +174,17 @@ mod tests {
             });
             assert_eq!(digester.sum_of(&content[..len]), sum, "{len}");
         }
+    }
+
+    #[test]
+    fn blocks_of_zeroes_need_not_be_read() {
+        let digester = Digester::of_key([3; KEY_BYTES]);
+        let mut content: Vec<u8> = (0..4 * BLOCK as u32).map(|i| ((i * 7919) >> 3) as u8).collect();
+        content[BLOCK..3 * BLOCK].fill(0);
+        let digest = digester.of(&content);
+        content[BLOCK..3 * BLOCK].fill(0xee);
+        assert_eq!(digester.of_present(&content, |block| block == 0 || block == 3), digest);
+        assert_ne!(digester.of_present(&content, |_| true), digest);
     }
 
     #[test]

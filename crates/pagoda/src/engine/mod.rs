@@ -224,7 +224,7 @@ impl Engine {
             clear_bell: Bell::default(),
             publish_bell: Bell::default(),
             store,
-            ledger: Ledger::new(budget.get()),
+            ledger: Ledger::new(budget.get(), crate::table::entry_bytes(base)),
             closed: ClosedOwners::default(),
             owners: Owners::new(Arc::clone(&counters)),
             is_library: true,

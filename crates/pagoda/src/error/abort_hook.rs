@@ -4,6 +4,8 @@
 
 use std::sync::OnceLock;
 
+use pagoda_linux::process::last_words::tell;
+
 use super::StopReason;
 
 static HOOK: OnceLock<fn(StopReason)> = OnceLock::new();
@@ -24,7 +26,7 @@ pub(crate) fn report_and_abort(reason: StopReason) -> ! {
     if let Some(hook) = HOOK.get() {
         hook(reason);
     }
-    eprintln!("pagoda: {reason}");
+    tell(format_args!("pagoda: {reason}"));
     std::process::abort()
 }
 
@@ -37,16 +39,20 @@ mod tests {
 
     const ROLE: &str = "PAGODA_TEST_ABORTS";
 
+    /// Also where the harness keeps what a test writes, and while another thread writes: it may
+    /// wait there for a fault that is not served any more.
     #[test]
     fn the_first_hook_is_told_before_the_process_is_aborted() {
         if std::env::var_os(ROLE).is_some() {
-            assert!(set_abort_hook(|reason| eprintln!("told {}", reason.code())));
-            assert!(!set_abort_hook(|_| eprintln!("told as well")));
-            report_and_abort(StopReason::StoreFull);
+            assert!(set_abort_hook(|reason| tell(format_args!("told {}", reason.code()))));
+            assert!(!set_abort_hook(|_| tell(format_args!("told as well"))));
+            let _held = std::io::stderr().lock();
+            std::thread::scope(|threads| threads.spawn(|| report_and_abort(StopReason::StoreFull)).join())
+                .expect_err("it does not return");
         }
         let own = std::env::current_exe().expect("a path");
         let name = "error::abort_hook::tests::the_first_hook_is_told_before_the_process_is_aborted";
-        let output = Command::new(own).args(["--exact", name, "--nocapture"]).env(ROLE, "1").output();
+        let output = Command::new(own).args(["--exact", name]).env(ROLE, "1").output();
         let output = output.expect("it starts");
         let says = String::from_utf8_lossy(&output.stderr).into_owned();
         let told = format!("told {}\npagoda: {}\n", StopReason::StoreFull.code(), StopReason::StoreFull);

@@ -187,7 +187,10 @@ impl Engine {
                     self.store.note_refault(Handle::from_bits(handle), granule);
                 }
                 let part = self.comes_back(span, granule, miss.extent);
-                if let Some(served) = self.serve_stored(&taken, handle, part, miss) {
+                let is_whole = miss.extent == Extent::Whole;
+                let at_once =
+                    part.or_else(|| if is_whole { None } else { self.content_around(&taken, handle) });
+                if let Some(served) = self.serve_stored(&taken, handle, at_once, miss) {
                     return Some(served);
                 }
                 let entries = Arc::clone(span.entries());

@@ -5,6 +5,7 @@
 //! that lie in compressed memory in whole, and never waits. A prefetched page that was not used is
 //! evicted at no cost, because its stored copy is kept.
 
+use pagoda_core::page::OS_PAGE;
 use pagoda_core::page_entry::{Backing, Granules, Word};
 use pagoda_linux::arena::Slot;
 use pagoda_linux::mem::range::PageRange;
@@ -14,7 +15,7 @@ use crate::fault::unreadable;
 use crate::state::pending::Extent;
 use crate::stats::counters::Counter;
 use crate::store::{Handle, NEIGHBOURS_MOST, Scratch, Store};
-use crate::table::{Entries, Span, Table, give, try_take};
+use crate::table::{Entries, Page, Span, Table, give, try_take};
 
 /// The most that is swapped in ahead. The reader runs meanwhile, and waits once for so much. Memory
 /// is lost if the reader stops, so it is less than the low watermark of the least budget.
@@ -46,6 +47,65 @@ impl Engine {
         (AHEAD_BYTES / self.entry_bytes()).clamp(1, AHEAD_MOST)
     }
 
+    /// Swaps in the content of sparse pages from `first` on, in the direction of `extent`, OS page
+    /// by OS page. Returns the number of pages: none where the first is not sparse.
+    fn fetch_sparse_ahead(
+        &self,
+        table: &Table,
+        span: &Span,
+        first: usize,
+        extent: Extent,
+        scratch: &mut Scratch,
+    ) -> usize {
+        let entry_bytes = table.entry_bytes();
+        let all = Granules::range(0, (entry_bytes / OS_PAGE) as u32);
+        let mut room = [0; OS_PAGE];
+        let indices = span.indices(span.range(), entry_bytes);
+        let may_come = |index: &usize| {
+            if !self.may_use_frames() || self.free() < self.marks().low {
+                return false;
+            }
+            let page = span.page(*index, span.range(), entry_bytes);
+            if page.granules != all || span.entries().file().is_some() {
+                return false;
+            }
+            let Some(word) = try_take(span.entry(*index)) else { return false };
+            let content = match word.backing() {
+                Backing::Handle(handle) if self.may_come_ahead(&page, word, handle) => {
+                    self.sparse_content(&page, handle).map(|content| (handle, content))
+                }
+                _ => None,
+            };
+            let mut after = word;
+            let comes = content.is_some_and(|(handle, content)| {
+                content.runs().flat_map(|(from, to)| from..to).all(|granule| {
+                    let (stored, at) = (Handle::from_bits(handle), granule as usize * OS_PAGE);
+                    if let Err(error) = self.store.get(stored, at, &mut room, scratch) {
+                        self.stop(unreadable(error));
+                    }
+                    let Ok(placed) = self.place_granule(&page, after, granule, &room, scratch.taker) else {
+                        return false;
+                    };
+                    after = placed.with_warmth(1);
+                    true
+                })
+            });
+            self.ledger.changed(word, after);
+            give(span.entry(*index), after);
+            comes
+        };
+        let came = onwards(first, indices, extent).take(self.ahead_pages()).take_while(may_come).count();
+        self.counters.add(Counter::FetchedAhead, came as u64);
+        came
+    }
+
+    /// Whether a stored page may be swapped in unasked: it is in memory, and nothing else of it is.
+    fn may_come_ahead(&self, page: &Page, word: Word, handle: u64) -> bool {
+        word.resident().is_empty()
+            && self.owed_granules(page).is_empty()
+            && self.store.is_in_memory(Handle::from_bits(handle))
+    }
+
     /// Swaps in up to [`AHEAD_BYTES`] from the one at `address` on, in the direction of
     /// `extent`, of one mapping, each of them wholly stored in memory. Returns their number: none
     /// where readahead is switched off.
@@ -62,7 +122,12 @@ impl Engine {
             return 0;
         }
         let Some(span) = table.find(address) else { return 0 };
-        let (mut taken, count) = self.take_stored(&table, span, table.page_at(span, address).index, extent);
+        let first = table.page_at(span, address).index;
+        let sparse = self.fetch_sparse_ahead(&table, span, first, extent, scratch);
+        if sparse > 0 {
+            return sparse;
+        }
+        let (mut taken, count) = self.take_stored(&table, span, first, extent);
         let mut slots: Vec<Slot> = (0..count).map_while(|_| self.take_whole_ready(scratch.taker)).collect();
         for (index, word, _) in &taken[slots.len()..count] {
             give(span.entry(*index), *word);
@@ -173,9 +238,8 @@ impl Engine {
             let Some(word) = try_take(span.entry(index)) else { break };
             match word.backing() {
                 Backing::Handle(handle)
-                    if word.resident().is_empty()
-                        && self.owed_granules(&page).is_empty()
-                        && self.store.is_in_memory(Handle::from_bits(handle)) =>
+                    if self.may_come_ahead(&page, word, handle)
+                        && self.sparse_content(&page, handle).is_none() =>
                 {
                     taken[count] = (index, word, handle);
                     count += 1;

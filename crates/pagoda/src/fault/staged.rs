@@ -55,10 +55,11 @@ impl Engine {
         // shared.
         let whole = granules_of_entry(span, page, table.entry_bytes());
         let word = if whole.and(there).without(word.resident()).is_empty() {
-            self.left_staging(slot.index());
+            self.left_staging(slot.index(), there);
             self.zones.put_pieces(&self.space, slot, there.without(moved.done).or(moved.copied));
             word.with_backing(Backing::None)
         } else {
+            self.left_staging(slot.index(), moved.done.without(moved.copied));
             // It has been in the queue since it was staged.
             self.space.release_slot(slot);
             word

@@ -28,7 +28,30 @@ fn bytes_around(granules: Granules, granule: u32) -> std::ops::Range<usize> {
     from as usize * OS_PAGE..to as usize * OS_PAGE
 }
 
+/// A page with content in at most this part of its OS pages is sparse.
+const SPARSE_PART: u32 = 4;
+
 impl Engine {
+    /// The OS pages with content of a stored page that `page` shows whole, if they are few.
+    pub(super) fn sparse_content(&self, page: &Page, handle: u64) -> Option<Granules> {
+        let content = self.store.content_of(Handle::from_bits(handle));
+        let is_sparse = !content.is_empty() && content.count() * SPARSE_PART <= page.granules.count();
+        is_sparse.then_some(content)
+    }
+
+    /// The part of a stored page that is swapped in where the page is sparse: what has content, and
+    /// the missing granule. A second fault on the page that misses a granule of zeroes gets all of
+    /// it: the program uses more of it than had content.
+    pub(super) fn content_around(&self, taken: &Taken<'_>, handle: u64) -> Option<Part> {
+        if taken.is_of_file {
+            return None;
+        }
+        let content = self.sparse_content(&taken.page, handle)?;
+        let is_second = !taken.word.resident().is_empty() && !content.has(taken.granule);
+        let all = content.or(Granules::range(taken.granule, taken.granule + 1));
+        (!is_second).then_some(Part { wanted: all, all })
+    }
+
     /// Serves a fault on a stored page from memory. None if its content has to be fetched first.
     pub(super) fn serve_stored(
         &self,
@@ -188,7 +211,7 @@ impl Engine {
     }
 
     /// As `install_granule`, but tells why it failed: the kernel refused, or there is no frame.
-    fn place_granule(
+    pub(super) fn place_granule(
         &self,
         page: &Page,
         word: Word,

@@ -6,11 +6,13 @@
 
 use std::sync::atomic::Ordering;
 
-use pagoda_core::page_entry::{Backing, Word};
+use pagoda_core::page::OS_PAGE;
+use pagoda_core::page_entry::{Backing, Granules, Word};
 use pagoda_linux::arena::Slot;
 
 use crate::engine::Engine;
 use crate::error::{Errno, StopReason};
+use crate::frames::pool::all_of_slot;
 use crate::frames::zones::Taker;
 use crate::store::{GetError, Handle, Scratch, Store};
 use crate::table::{Entries, give};
@@ -28,9 +30,8 @@ impl Engine {
         regardless: bool,
         scratch: &mut Scratch,
     ) -> bool {
-        let entry = &entries[index];
         let Some(mut slot) = self.frame_for_fetch(regardless, scratch.taker) else {
-            give(entry, word);
+            give(&entries[index], word);
             return false;
         };
         let handle = Handle::from_bits(handle);
@@ -38,15 +39,53 @@ impl Engine {
             Ok(()) => {}
             Err(error) => self.stop(unreadable(error)),
         }
-        self.store.free(handle);
+        self.staged_from_store(entries, index, (word, handle), (slot, all_of_slot(&self.space)));
+        true
+    }
+
+    /// As [`fetch`](Self::fetch), regardless of the budget, of a page of which `rest` is neither
+    /// resident nor discarded: nothing else is put into the slot. A granule that has a copy in its
+    /// slot can't leave before the page is stored, and a lift, which stores nothing, would wait for
+    /// it in vain. False without an empty slot: any other has frames already.
+    pub(crate) fn fetch_rest(
+        &self,
+        entries: &Entries,
+        index: usize,
+        (word, stored): (Word, Handle),
+        rest: Granules,
+        scratch: &mut Scratch,
+    ) -> bool {
+        let Some(mut slot) = self.zones.take_empty(&self.space, word.zone()) else { return false };
+        // A hole of a staged page reads as zero.
+        let rest = rest.and(self.store.content_of(stored));
+        for (from, to) in rest.runs() {
+            let bytes = from as usize * OS_PAGE..to as usize * OS_PAGE;
+            let into = &mut self.space.bytes_mut(&mut slot)[bytes.clone()];
+            if let Err(error) = self.store.get(stored, bytes.start, into, scratch) {
+                self.stop(unreadable(error));
+            }
+        }
+        self.ledger.took(i64::from(rest.count()) * OS_PAGE as i64);
+        self.staged_from_store(entries, index, (word, stored), (slot, rest));
+        true
+    }
+
+    /// What was stored lies in `slot` now. Frames are `there` of these granules.
+    fn staged_from_store(
+        &self,
+        entries: &Entries,
+        index: usize,
+        (word, stored): (Word, Handle),
+        (slot, there): (Slot, Granules),
+    ) {
+        self.store.free(stored);
         self.note_use();
         let slot = self.space.release_slot(slot);
-        self.went_into_staging(slot);
+        self.went_into_staging(slot, there);
         let after = word.with_backing(Backing::Slot(slot));
         self.ledger.changed(word, after);
-        give(entry, after);
+        give(&entries[index], after);
         self.queue_staged(entries, index, slot);
-        true
     }
 
     /// Reads one granule of a page that is in the file, whose entry's busy bit the caller has

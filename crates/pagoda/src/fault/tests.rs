@@ -39,7 +39,7 @@ pub(crate) fn stage(engine: &Engine, address: usize) {
 }
 
 /// The entry at `address`, which must not be busy.
-fn word_at(engine: &Engine, address: usize) -> Word {
+pub(crate) fn word_at(engine: &Engine, address: usize) -> Word {
     let table = engine.gate_exclusive();
     let span = table.find(address).expect("managed");
     let page = table.page_at(span, address);

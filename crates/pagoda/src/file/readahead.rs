@@ -21,6 +21,7 @@ use pagoda_linux::mem::range::PageRange;
 use super::page_file::PageFile;
 use crate::engine::Engine;
 use crate::file::orders::{Part, READ_BYTES, Reader, UNASKED};
+use crate::frames::pool::all_of_slot;
 use crate::state::hand::Step;
 use crate::state::helpers::HELPERS;
 use crate::store::Scratch;
@@ -131,7 +132,7 @@ impl Engine {
             let entry = &entries[first + i];
             if read {
                 let slot = self.space.release_slot(frame);
-                self.went_into_staging(slot);
+                self.went_into_staging(slot, all_of_slot(&self.space));
                 file.reads.note_ahead(first + i);
                 give(entry, word.with_backing(Backing::Slot(slot)).with_warmth(UNASKED));
                 self.queue_staged(entries, first + i, slot);

@@ -57,7 +57,7 @@ impl Engine {
         self.ledger.fetched(self.entry_bytes() as u64);
         self.note_use();
         let slot = self.space.release_slot(slot);
-        self.went_into_staging(slot);
+        self.went_into_staging(slot, self.whole());
         give(&entries[index], word.with_backing(Backing::Slot(slot)));
         // Its lost pages are never moved in, and are dropped with it.
         self.queue_staged(entries, index, slot);
@@ -83,6 +83,7 @@ impl Engine {
             file.read_granules(index, run, &mut self.space.bytes_mut(&mut held)[bytes(run)]);
         }
         self.space.release_slot(held);
+        self.went_into_staging(slot, absent);
         self.ledger.took(i64::from(absent.count()) * OS_PAGE as i64);
     }
 
@@ -157,8 +158,7 @@ impl Engine {
         file.reads.note_gone(index, self.entry_bytes());
         self.note_dropped(word.warmth(), slot);
         give(&entries[index], word.with_backing(Backing::None).with_warmth(0));
-        self.left_staging(slot);
-        self.zones.put_ready(&self.space, held);
+        self.unstage(held);
         true
     }
 

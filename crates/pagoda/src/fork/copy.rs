@@ -218,6 +218,12 @@ impl Engine {
         let out = match word.backing() {
             _ if missing.is_empty() => Granules::NONE,
             Backing::None => Granules::NONE,
+            // A child reads zeroes where nothing is. A page of a file it would read from there.
+            Backing::Handle(handle)
+                if Handle::from_bits(handle) == Handle::ZEROES && span.entries().file().is_none() =>
+            {
+                Granules::NONE
+            }
             Backing::Slot(slot) => {
                 let slot = self.space.claim_slot(slot);
                 buffer.copy_from_slice(self.space.bytes(&slot));

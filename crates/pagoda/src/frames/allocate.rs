@@ -63,16 +63,32 @@ impl Engine {
         }
     }
 
-    /// The frame of slot `index` backs a staged entry from now on.
-    pub(crate) fn went_into_staging(&self, index: u32) {
-        self.ledger.staged(self.entry_bytes() as i64);
-        self.zones.staged(index, self.entry_bytes() as i64);
+    /// These frames of slot `index` back a staged entry.
+    pub(crate) fn went_into_staging(&self, index: u32, there: Granules) {
+        let bytes = i64::from(self.zones.went_into_staging(index, there)) * OS_PAGE as i64;
+        self.ledger.staged(bytes);
+        self.zones.staged(index, bytes);
     }
 
-    /// The frame of slot `index` backs no staged entry any more.
-    pub(crate) fn left_staging(&self, index: u32) {
-        self.ledger.staged(-(self.entry_bytes() as i64));
-        self.zones.staged(index, -(self.entry_bytes() as i64));
+    /// These frames of slot `index` back no staged entry any more.
+    pub(crate) fn left_staging(&self, index: u32, gone: Granules) {
+        let bytes = i64::from(self.zones.left_staging(index, gone)) * OS_PAGE as i64;
+        self.ledger.staged(-bytes);
+        self.zones.staged(index, -bytes);
+    }
+
+    /// Which OS pages of the slot of a staged entry have a frame. The kernel is asked where not all
+    /// are known to.
+    pub(crate) fn staged_frames(&self, slot: &Slot) -> Granules {
+        let all = all_of_slot(&self.space);
+        if self.zones.staged_pages(slot.index()) == all { all } else { self.space.pages_of(slot) }
+    }
+
+    /// The frame of `slot` backs no staged entry any more, and is unused now.
+    pub(crate) fn unstage(&self, slot: Slot) {
+        let there = self.staged_frames(&slot);
+        self.left_staging(slot.index(), all_of_slot(&self.space));
+        self.zones.put_pieces(&self.space, slot, there);
     }
 
     pub(super) fn gave(&self, zone: usize, bytes: u64) {

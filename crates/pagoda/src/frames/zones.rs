@@ -16,7 +16,7 @@
 //! after `new`.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU16, AtomicU64, Ordering};
 
 use pagoda_core::page_entry::Granules;
 use pagoda_core::size::Bytes;
@@ -78,6 +78,9 @@ pub(crate) struct Zones {
     asked: AtomicBool,
     /// Tries of the program's faults that have to be made again.
     kept_faults: AtomicU64,
+    /// For each slot, the OS pages of a staged entry that have a frame there, as far as is known:
+    /// for counts alone.
+    staged: Box<[AtomicU16]>,
 }
 
 /// The configuration of a zone, and its number of slots.
@@ -118,6 +121,7 @@ impl Zones {
             turns: turns.map(Mutex::new),
             asked: AtomicBool::new(false),
             kept_faults: AtomicU64::new(0),
+            staged: (0..first).map(|_| AtomicU16::new(0)).collect(),
         }
     }
 
@@ -272,6 +276,23 @@ impl Zones {
         if self.are_several() {
             self.parts[zone].in_regions.fetch_add(bytes, Ordering::Relaxed);
         }
+    }
+
+    /// These frames of slot `index` back a staged entry now. Returns how many did not before.
+    pub(super) fn went_into_staging(&self, index: u32, there: Granules) -> u32 {
+        let before = self.staged[index as usize].fetch_or(there.bits(), Ordering::Relaxed);
+        there.without(Granules::from_bits(before)).count()
+    }
+
+    /// These frames of slot `index` back no staged entry any more. Returns how many did before.
+    pub(super) fn left_staging(&self, index: u32, gone: Granules) -> u32 {
+        let before = self.staged[index as usize].fetch_and(!gone.bits(), Ordering::Relaxed);
+        gone.and(Granules::from_bits(before)).count()
+    }
+
+    /// The frames of slot `index` that back a staged entry, as far as is known.
+    pub(super) fn staged_pages(&self, index: u32) -> Granules {
+        Granules::from_bits(self.staged[index as usize].load(Ordering::Relaxed))
     }
 
     pub(super) fn staged(&self, index: u32, bytes: i64) {

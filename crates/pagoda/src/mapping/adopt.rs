@@ -12,6 +12,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLockWriteGuard};
 
+use pagoda_core::fault::density::Touched;
 use pagoda_core::page::BasePage;
 use pagoda_core::page_entry::{Backing, Word};
 use pagoda_core::size::Bytes;
@@ -33,13 +34,17 @@ use crate::state::pending::{Extent, Served};
 use crate::stats::counters::{Counter, Status};
 use crate::stats::fault_kind::FaultKind;
 use crate::store::Scratch;
-use crate::table::filling::Filling;
+use crate::table::filling::{Density, Filling};
 use crate::table::granularity::RegionBase;
 use crate::table::{Filler, Page, Span, Table, give};
 
 /// How much of a mapping is scanned and marked at once, with the gate closed for faults meanwhile:
 /// about 200 µs for the scan of 64 MiB.
 const ADOPT_BYTES: usize = 64 << 20;
+
+/// The least part of a program's mapping that is filled by density. What touches bring too much of
+/// a smaller one is little.
+const DENSITY_LEAST: usize = 4 << 20;
 
 /// Bytes of address space that could not be adopted.
 #[derive(Clone, Copy, Debug, Default)]
@@ -66,6 +71,7 @@ impl Engine {
         let mut start = range.start();
         let mut adopted = 0;
         let mut not = NotAdopted::default();
+        let mut touched = Touched::default();
         if !self.open_to_forks() {
             not.refused_bytes = range.len() as u64;
             return not;
@@ -92,9 +98,16 @@ impl Engine {
             if !self.fork_events {
                 self.space.set_forked(chunk, false);
             }
-            table.insert(chunk, Filler::Engine);
             adopted += chunk.len();
+            if chunk.len() < DENSITY_LEAST || !self.adopts_by_density() {
+                table.insert(chunk, Filler::Engine);
+                self.mark_present(&table, present, chunk);
+                continue;
+            }
+            let density = Arc::new(Density::in_use(Bytes::new(chunk.len() as u64)));
+            table.insert_by_density(chunk, Filler::Engine, &density);
             self.mark_present(&table, present, chunk);
+            self.begin_density(&table, chunk, &density, &mut touched);
         }
         if adopted > 0 {
             if self.has_forked.load(Ordering::Acquire) {

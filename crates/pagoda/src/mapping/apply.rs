@@ -231,8 +231,7 @@ impl Engine {
         let word = match word.backing() {
             Backing::None => word,
             Backing::Slot(slot) if outside.is_empty() => {
-                self.left_staging(slot);
-                self.zones.put_ready(&self.space, self.space.claim_slot(slot));
+                self.unstage(self.space.claim_slot(slot));
                 closing.frame_is_back();
                 word.with_backing(Backing::None)
             }
@@ -249,9 +248,8 @@ impl Engine {
                 after
             }
             Backing::Handle(handle) => {
-                // A part of a stored page: bring it back into a slot, whatever the budget says, and
-                // zero it there.
-                self.fetch_and_zero(span.entries(), page.index, word, handle, gone, scratch)
+                let parts = (gone, outside);
+                self.discard_of_stored(span.entries(), page.index, (word, handle), parts, scratch)
             }
         };
         // Where nothing is, nothing is warm: a huge frame comes only to where nothing is.
@@ -259,16 +257,23 @@ impl Engine {
         give(span.entry(page.index), if is_empty { word.with_warmth(0) } else { word });
     }
 
-    /// Swaps a stored page, whose busy bit the caller has, into a slot, and zeroes granules there.
-    fn fetch_and_zero(
+    /// Discards the granules `gone` of a stored page, whose busy bit the caller has: the page is
+    /// brought back into a slot, whatever the budget says. Of `rest` nothing is resident.
+    fn discard_of_stored(
         &self,
         entries: &Entries,
         index: usize,
-        mut word: Word,
-        mut handle: u64,
-        gone: Granules,
+        (mut word, mut handle): (Word, u64),
+        (gone, rest): (Granules, Granules),
         scratch: &mut Scratch,
     ) -> Word {
+        // A hole reads as zero, unless it is of a file.
+        if !word.resident().is_empty() && entries.file().is_none() {
+            let stored = (word, Handle::from_bits(handle));
+            if self.fetch_rest(entries, index, stored, rest, scratch) {
+                return self.take(entries, index);
+            }
+        }
         loop {
             if !self.fetch(entries, index, word.busy(), handle, true, scratch) {
                 // No address is left in the arena: without one, discarded content would come back.
@@ -296,7 +301,8 @@ impl Engine {
         for (from, to) in granules.runs() {
             bytes[from as usize * 4096..to as usize * 4096].fill(0);
         }
-        self.space.release_slot(slot);
+        let slot = self.space.release_slot(slot);
+        self.went_into_staging(slot, granules);
     }
 
     /// Takes an entry's busy bit, waiting for a mover that has it. Only with the gate held

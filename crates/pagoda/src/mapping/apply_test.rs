@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use pagoda_core::page::BasePage;
+use pagoda_core::page::{BasePage, OS_PAGE};
+use pagoda_core::page_entry::{Backing, GRANULES, Granules};
 use pagoda_core::size::Bytes;
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::testing::access::Access;
@@ -13,7 +14,8 @@ use pagoda_linux::testing::wait::until;
 use pagoda_linux::uffd::Message;
 
 use crate::Manager;
-use crate::store::Scratch;
+use crate::fault::tests::{stage, word_at};
+use crate::store::{Scratch, page_of};
 use crate::table::Filler;
 
 /// Where nothing is mapped.
@@ -128,4 +130,38 @@ fn a_move_onto_a_just_moved_range_waits_for_no_other_event() {
         }
     }
     assert!(manager.stats().events_deferred > 0, "one waited: {:?}", manager.stats());
+}
+
+/// A lift waited 30 seconds for a page of which the discard had put a copy into its slot, and ended
+/// the process.
+#[test]
+fn a_discard_beside_a_resident_part_of_a_stored_page_leaves_no_copy_of_that_part() {
+    let Some(manager) = manager("discards of a part of a page") else { return };
+    let region = manager.region(Bytes::kib(64)).base_page(BasePage::K4).create().expect("a region");
+    let (engine, start) = (&*manager.engine(), region.as_ptr().addr());
+    let content = |page: u32| page_of(OS_PAGE, 43, page.into());
+    let at = |page: u32| page as usize * OS_PAGE;
+    (0..GRANULES).for_each(|page| region.write_words(at(page), &content(page)).expect("written"));
+    // A handler may have the page for a moment.
+    until("all of the page is stored", || {
+        region.page_out(0, region.len()).expect("room");
+        let word = word_at(engine, start);
+        word.resident().is_empty() && matches!(word.backing(), Backing::Handle(_))
+    });
+    let mut back = vec![0; OS_PAGE];
+    region.read_at(at(5), &mut back).expect("read");
+    let resident = word_at(engine, start).resident();
+    assert!(resident.has(5) && resident.count() < 8, "{resident:?}");
+    region.discard(at(15), OS_PAGE).expect("discarded");
+    let Backing::Slot(slot) = word_at(engine, start).backing() else { panic!("its rest is in a slot") };
+    let slot = engine.space.claim_slot(slot);
+    let copies = engine.space.pages_of(&slot);
+    engine.space.release_slot(slot);
+    assert_eq!(copies, Granules::range(0, 15).without(resident));
+    stage(engine, start);
+    assert_eq!(word_at(engine, start).resident(), Granules::NONE, "it goes at once");
+    for page in 0..GRANULES {
+        region.read_at(at(page), &mut back).expect("read");
+        assert!(back == if page == 15 { vec![0; OS_PAGE] } else { content(page) }, "page {page}");
+    }
 }

@@ -11,7 +11,7 @@ use pagoda_linux::arena::Slot;
 use crate::engine::Engine;
 use crate::state::hand::Step;
 use crate::stats::counters::Counter;
-use crate::store::{Handle, Scratch, Store};
+use crate::store::{Handle, Put, Scratch, Store};
 use crate::table::{Entries, give};
 
 /// Granules that were moved out of a region and of which the store may have a copy. The busy bit of
@@ -64,50 +64,69 @@ impl Engine {
             return Step::FrameReady;
         }
         let rest = all.without(out).without(after.resident());
-        if !rest.is_empty() {
-            // A page has to be in memory before it is packed anew with its written part.
-            if !self.store.is_in_memory(stored) {
-                self.promote(handle, scratch);
+        // A hole of a staged page reads as zero, unless it is of a file.
+        let kept = if entries.file().is_some() { rest } else { rest.and(self.store.content_of(stored)) };
+        let content = self.space.bytes(&slot);
+        if !rest.is_empty()
+            && let Some(anew) = self.store_part(stored, (out, written), kept, content, scratch)
+        {
+            self.counters.add(Counter::Evictions, 1);
+            self.counters.add(Counter::Stores, 1);
+            if anew != stored {
+                self.ledger.store_has(self.store.usage().memory_committed_bytes.get());
+                self.store.free(stored);
             }
-            let changed: Vec<_> = written.runs().map(bytes).collect();
-            if self.store.rewrite(stored, &changed, self.space.bytes(&slot), scratch) {
-                self.counters.add(Counter::Evictions, 1);
-                self.counters.add(Counter::Stores, 1);
-                self.store.note_evicted(stored, out);
-                self.zones.put_pieces(&self.space, slot, out);
-                self.ledger.changed(word, after);
-                give(entry, after);
-                return Step::FrameReady;
-            }
-            match self.store.put_changed(stored, &changed, self.space.bytes(&slot), scratch) {
-                Err(error) => self.stop(crate::fault::unreadable(error)),
-                Ok(None) => {}
-                Ok(Some(anew)) => {
-                    self.counters.add(Counter::Evictions, 1);
-                    self.counters.add(Counter::Stores, 1);
-                    self.ledger.store_has(self.store.usage().memory_committed_bytes.get());
-                    self.store.free(stored);
-                    self.store.note_evicted(anew, out);
-                    self.zones.put_pieces(&self.space, slot, out);
-                    let after = after.with_backing(Backing::Handle(anew.to_bits()));
-                    self.ledger.changed(word, after);
-                    give(entry, after);
-                    return Step::FrameReady;
-                }
-            }
+            self.store.note_evicted(anew, out);
+            self.zones.put_pieces(&self.space, slot, out);
+            let after = after.with_backing(Backing::Handle(anew.to_bits()));
+            self.ledger.changed(word, after);
+            give(entry, after);
+            return Step::FrameReady;
         }
         let mut slot = slot;
-        for run in rest.runs() {
+        for run in kept.runs() {
             // Fresh memory, for as long as the page is staged.
             let content = &mut self.space.bytes_mut(&mut slot)[bytes(run)];
             if let Err(error) = self.store.get(stored, bytes(run).start, content, scratch) {
                 self.stop(crate::fault::unreadable(error));
             }
         }
-        self.ledger.took(i64::from(rest.count()) * 4096);
+        self.ledger.took(i64::from(kept.count()) * 4096);
         self.store.free(stored);
         self.ledger.changed(word, after.with_backing(Backing::None));
-        self.publish_staged(&entries, index, after, slot);
+        self.publish_staged(&entries, index, after, (slot, out.or(kept)));
         Step::Staged
+    }
+
+    /// Stores a page anew of which the granules `written` of those that are `out` are as in
+    /// `content`, and `kept` as before. Returns its handle, the same where it was changed in place;
+    /// None if all of it has to be put.
+    fn store_part(
+        &self,
+        stored: Handle,
+        (out, written): (Granules, Granules),
+        kept: Granules,
+        content: &[u8],
+        scratch: &mut Scratch,
+    ) -> Option<Handle> {
+        let is_in_memory = self.store.is_in_memory(stored);
+        if kept.is_empty() && !is_in_memory && 2 * out.count() as usize * 4096 <= self.entry_bytes() {
+            // Nothing of the copy is needed: it is not read.
+            return match self.store.put_present(content, out, scratch) {
+                Ok(Put::Stored(anew)) => Some(anew),
+                Ok(Put::Zero) | Err(_) => None,
+            };
+        }
+        // A page has to be in memory before it is packed anew with its written part.
+        if !is_in_memory {
+            self.promote(stored.to_bits(), scratch);
+        }
+        let bytes = |(from, to): (u32, u32)| from as usize * 4096..to as usize * 4096;
+        let changed: Vec<_> = written.runs().map(bytes).collect();
+        if self.store.rewrite(stored, &changed, content, scratch) {
+            return Some(stored);
+        }
+        let anew = self.store.put_changed(stored, &changed, content, scratch);
+        anew.unwrap_or_else(|error| self.stop(crate::fault::unreadable(error)))
     }
 }

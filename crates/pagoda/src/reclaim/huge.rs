@@ -160,9 +160,11 @@ impl Engine {
                 continue;
             }
             self.counters.add(Counter::Evictions, 1);
-            self.note_stored(&out.entries, piece);
-            match self.store_piece(piece, scratch) {
-                Ok(word) => give(out.entry(i), word),
+            match self.store_piece(&out.entries, piece, scratch) {
+                Ok(word) => {
+                    self.ledger.changed(Word::EMPTY, word);
+                    give(out.entry(i), word);
+                }
                 Err(error) => {
                     full = Some(error);
                     self.stage_copy(&out, i, piece);
@@ -179,9 +181,10 @@ impl Engine {
         full.map_or(Step::FrameReady, Step::Full)
     }
 
-    fn store_piece(&self, piece: &[u8], scratch: &mut Scratch) -> Result<Word, PutError> {
+    fn store_piece(&self, entries: &Entries, piece: &[u8], scratch: &mut Scratch) -> Result<Word, PutError> {
         let put = self.store.put(piece, scratch)?;
         self.count_put(&put);
+        self.note_stored(entries, ALL, put);
         self.ledger.store_has(self.store.usage().memory_committed_bytes.get());
         Ok(match put {
             Put::Zero => Word::EMPTY,
@@ -205,7 +208,7 @@ impl Engine {
         // A ready frame may hold old content.
         ALL.without(gone).runs().for_each(|run| bytes[bytes_in(run)].fill(0));
         let word = Word::EMPTY.with_resident(ALL.without(gone)).with_zone(out.words[i].zone());
-        self.publish_staged(&out.entries, out.block.first + i, word, slot);
+        self.publish_staged(&out.entries, out.block.first + i, word, (slot, ALL));
     }
 
     /// Moves the huge frame around `address` into a slot. Its entries stay taken.

@@ -23,7 +23,7 @@ pub(crate) mod trim;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
-use pagoda_core::page::HUGE_FRAME;
+use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
 use pagoda_core::page_entry::{Backing, Granules, Word};
 use pagoda_linux::mem::range::PageRange;
 
@@ -133,24 +133,27 @@ impl Engine {
                 self.complete_from_file(file, index, word, slot);
             }
             let held = self.space.claim_slot(slot);
-            self.note_stored(&entries, self.space.bytes(&held));
-            return Some(match self.store.put(self.space.bytes(&held), scratch) {
+            let there = self.staged_frames(&held);
+            return Some(match self.store.put_present(self.space.bytes(&held), there, scratch) {
                 Ok(put) => {
                     self.count_put(&put);
+                    self.note_stored(&entries, there, put);
                     if let Put::Stored(handle) = put {
-                        let all = Granules::range(0, (self.entry_bytes() / 4096) as u32);
-                        self.store.note_evicted(handle, all.without(word.resident()));
+                        self.store.note_evicted(handle, there.without(word.resident()));
                     }
                     self.ledger.store_has(self.store.usage().memory_committed_bytes.get());
+                    // Without a backing it would be read from the file. Of a program the handle
+                    // says that it held the page.
+                    let keeps_zeroes = file.is_some() || !self.is_library && self.is_whole(there);
                     let backing = match put {
-                        // Without a backing it would be read from the file.
-                        Put::Zero if file.is_some() => Backing::Handle(Handle::ZEROES.to_bits()),
+                        Put::Zero if keeps_zeroes => Backing::Handle(Handle::ZEROES.to_bits()),
                         Put::Zero => Backing::None,
                         Put::Stored(handle) => Backing::Handle(Handle::to_bits(handle)),
                     };
-                    give(entry, word.with_backing(backing).with_warmth(0));
-                    self.left_staging(slot);
-                    self.zones.put_ready(&self.space, held);
+                    let after = word.with_backing(backing).with_warmth(0);
+                    self.ledger.changed(word, after);
+                    give(entry, after);
+                    self.unstage(held);
                     Step::FrameReady
                 }
                 Err(error) => {
@@ -161,6 +164,10 @@ impl Engine {
                 }
             });
         }
+    }
+
+    fn is_whole(&self, granules: Granules) -> bool {
+        granules.count() as usize * OS_PAGE == self.entry_bytes()
     }
 
     /// The page that has been staged for longest. With several zones, of which some are short, the

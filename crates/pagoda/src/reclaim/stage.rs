@@ -118,7 +118,8 @@ impl Engine {
                         out,
                     });
                 } else {
-                    self.publish_staged(span.entries(), index, word.with_resident(all.without(out)), slot);
+                    let word = word.with_resident(all.without(out));
+                    self.publish_staged(span.entries(), index, word, (slot, out));
                 }
             }
         }
@@ -198,25 +199,32 @@ impl Engine {
                 self.zones.put_empty(&self.space, slot);
                 give(entry, word);
             }
-            Backing::None => self.publish_staged(span.entries(), index, word, slot),
+            Backing::None => self.publish_staged(span.entries(), index, word, (slot, out)),
             Backing::Handle(handle) => {
                 let entries = Arc::clone(span.entries());
                 copied.push(Copied { entries, index, word: before, handle, slot, out });
             }
             Backing::Slot(_) => {
                 // It has been in the queue since it was staged.
-                self.space.release_slot(slot);
+                let slot = self.space.release_slot(slot);
+                self.went_into_staging(slot, out);
                 give(entry, word);
             }
         }
         self.settle_staging(!out.is_empty(), stop)
     }
 
-    /// Enters a page that is now in `slot` as staged.
-    pub(crate) fn publish_staged(&self, entries: &Entries, index: usize, word: Word, slot: Slot) {
+    /// Enters a page that is now in `slot` as staged. Frames are `there` of these granules.
+    pub(crate) fn publish_staged(
+        &self,
+        entries: &Entries,
+        index: usize,
+        word: Word,
+        (slot, there): (Slot, Granules),
+    ) {
         let slot = self.space.release_slot(slot);
         self.counters.add(Counter::Evictions, 1);
-        self.went_into_staging(slot);
+        self.went_into_staging(slot, there);
         give(&entries[index], word.with_backing(Backing::Slot(slot)));
         self.queue_staged(entries, index, slot);
     }

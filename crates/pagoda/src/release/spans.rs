@@ -383,8 +383,13 @@ impl<'a> Walk<'a> {
             Backing::Handle(handle) if !self.is_again => u64::from(Handle::from_bits(handle).takes_room()),
             _ => 0,
         };
-        let is_slot = matches!(word.backing(), Backing::Slot(_));
-        if !is_slot && word.resident().is_empty() {
+        // Only what takes room of the store's is left for `stored_of`.
+        let ends = match word.backing() {
+            Backing::Slot(_) => true,
+            Backing::Handle(handle) => Handle::from_bits(handle).is_same_filled(),
+            Backing::None => false,
+        };
+        if !ends && word.resident().is_empty() {
             self.found += found;
             return true;
         }
@@ -395,15 +400,17 @@ impl<'a> Walk<'a> {
         self.granules += u64::from(back);
         engine.zones.in_regions(word.zone(), -(i64::from(back) * OS_PAGE as i64));
         let after = word.without_sent().with_resident(Granules::NONE).with_huge(false).with_warmth(0);
-        engine.ledger.changed(word, after);
         let after = match word.backing() {
             Backing::Slot(slot) => {
-                engine.left_staging(slot);
-                engine.zones.put_ready(&engine.space, engine.space.claim_slot(slot));
+                engine.unstage(engine.space.claim_slot(slot));
+                after.with_backing(Backing::None)
+            }
+            Backing::Handle(handle) if Handle::from_bits(handle).is_same_filled() => {
                 after.with_backing(Backing::None)
             }
             Backing::Handle(_) | Backing::None => after,
         };
+        engine.ledger.changed(word, after);
         give(&entries[index], after);
         true
     }

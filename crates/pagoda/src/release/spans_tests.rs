@@ -196,7 +196,8 @@ fn no_fault_waits_for_the_entries_of_a_large_unmapping_or_discard() {
         }
         until("it is stored", || {
             region.page_out(0, LEN).expect("room in the store");
-            manager.stats().stored_bytes == LEN as u64 && manager.stats().staged_bytes == 0
+            // A quarter of it has content.
+            manager.stats().stored_bytes == LEN as u64 / 4 && manager.stats().staged_bytes == 0
         });
         let start = area.foreign().range().start();
         let entries = Arc::clone(engine.gate_shared().find(start).expect("managed").entries());

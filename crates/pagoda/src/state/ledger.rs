@@ -9,8 +9,12 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use pagoda_core::page_entry::{Backing, Word};
 
+use crate::store::Handle;
+
 /// Bytes of anonymous memory, by the kernel's count and by our own ledger.
 pub(crate) struct Ledger {
+    /// The bytes of an entry.
+    entry_bytes: i64,
     budget_bytes: AtomicI64,
     /// Bytes that may be held beyond the budget: memory that its owner has made immovable.
     beyond_bytes: AtomicI64,
@@ -28,6 +32,8 @@ pub(crate) struct Ledger {
     receiving_bytes: AtomicI64,
     /// Resident bytes whose copy the store keeps.
     copied_bytes: AtomicI64,
+    /// Bytes outside the regions that are one word over and over, and take no room of the store's.
+    same_bytes: AtomicI64,
     /// Bytes of the store that `held_bytes` has.
     store_bytes: AtomicI64,
     /// Bytes that the kernel counts here and that other processes account for: their part of memory
@@ -38,8 +44,9 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    pub(crate) fn new(budget_bytes: u64) -> Self {
+    pub(crate) fn new(budget_bytes: u64, entry_bytes: usize) -> Self {
         Self {
+            entry_bytes: entry_bytes as i64,
             budget_bytes: AtomicI64::new(budget_bytes as i64),
             beyond_bytes: AtomicI64::new(0),
             passed_bytes: AtomicI64::new(0),
@@ -48,6 +55,7 @@ impl Ledger {
             followed_bytes: AtomicU64::new(0),
             staged_bytes: AtomicI64::new(0),
             copied_bytes: AtomicI64::new(0),
+            same_bytes: AtomicI64::new(0),
             receiving_bytes: AtomicI64::new(0),
             others_bytes: AtomicU64::new(0),
             fetched_bytes: AtomicU64::new(0),
@@ -156,30 +164,44 @@ impl Ledger {
     pub(crate) fn fetched_bytes(&self) -> u64 {
         self.fetched_bytes.load(Ordering::Relaxed)
     }
-    /// An entry changed its state, and with it the bytes that it holds twice.
+    /// An entry changed its state, and with it the bytes that it holds twice, and those that it
+    /// holds without room.
     pub(crate) fn changed(&self, before: Word, after: Word) {
-        let twice = |word: Word| match word.backing() {
-            Backing::Handle(_) => i64::from(word.resident().count()) * 4096,
-            Backing::Slot(_) | Backing::None => 0,
-        };
-        let more = twice(after) - twice(before);
+        let [(twice, same), (twice_before, same_before)] =
+            [after, before].map(|word| held_by_handle(word, self.entry_bytes));
         // Most entries of a range that is discarded hold nothing twice.
-        if more != 0 {
-            self.copied_bytes.fetch_add(more, Ordering::Relaxed);
+        if twice != twice_before {
+            self.copied_bytes.fetch_add(twice - twice_before, Ordering::Relaxed);
         }
+        if same != same_before {
+            self.same_bytes.fetch_add(same - same_before, Ordering::Relaxed);
+        }
+    }
+    pub(crate) fn same_bytes(&self) -> u64 {
+        self.same_bytes.load(Ordering::Relaxed).max(0) as u64
     }
     pub(crate) fn copied_bytes(&self) -> u64 {
         self.copied_bytes.load(Ordering::Relaxed).max(0) as u64
     }
 }
 
+/// The bytes that an entry holds twice, in the region and in the store, and those that are outside
+/// the region by a handle alone.
+fn held_by_handle(word: Word, entry_bytes: i64) -> (i64, i64) {
+    let Backing::Handle(handle) = word.backing() else { return (0, 0) };
+    let resident = i64::from(word.resident().count()) * 4096;
+    if Handle::from_bits(handle).is_same_filled() { (0, entry_bytes - resident) } else { (resident, 0) }
+}
+
 #[cfg(test)]
 mod tests {
+    use pagoda_core::page_entry::Granules;
+
     use super::*;
 
     #[test]
     fn a_copy_of_what_others_account_for_is_held_at_once_and_at_the_next_look() {
-        let ledger = Ledger::new(100);
+        let ledger = Ledger::new(100, 65536);
         ledger.others_have(30);
         ledger.reconcile(60, 0);
         ledger.copied(20);
@@ -192,8 +214,26 @@ mod tests {
     }
 
     #[test]
+    fn a_page_of_one_word_is_held_once_wherever_it_is() {
+        let ledger = Ledger::new(100, 65536);
+        let all = Granules::range(0, 16);
+        let same = Word::EMPTY.with_backing(Backing::Handle(Handle::ZEROES.to_bits()));
+        let other = Word::EMPTY.with_backing(Backing::Handle(7));
+        let held = || (ledger.same_bytes(), ledger.copied_bytes());
+        ledger.changed(Word::EMPTY, same);
+        ledger.changed(Word::EMPTY, other);
+        assert_eq!(held(), (65536, 0));
+        ledger.changed(same, same.with_resident(Granules::range(0, 4)));
+        ledger.changed(other, other.with_resident(all));
+        assert_eq!(held(), (12 * 4096, 65536));
+        ledger.changed(same.with_resident(Granules::range(0, 4)), Word::EMPTY);
+        ledger.changed(other.with_resident(all), other);
+        assert_eq!(held(), (0, 0));
+    }
+
+    #[test]
     fn frames_that_are_ready_are_not_free_as_far_as_the_budget_is_exceeded() {
-        let ledger = Ledger::new(100);
+        let ledger = Ledger::new(100, 65536);
         let free = |held, ready| {
             ledger.reconcile(held, 0);
             ledger.free_bytes(ready)

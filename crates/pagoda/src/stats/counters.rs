@@ -162,7 +162,7 @@ counters! {
     Gauge FreeLowBytes free_low_bytes,
     /// Gauge: at so many free bytes reclaim stops.
     Gauge FreeHighBytes free_high_bytes,
-    /// Gauge: uncompressed bytes of the stored pages.
+    /// Gauge: uncompressed bytes of the stored pages, without their OS pages of zeroes.
     Gauge StoredBytes stored_bytes,
     /// The most `stored_bytes` was seen to be.
     Peak StoredPeakBytes stored_peak_bytes,

@@ -45,7 +45,10 @@ impl Engine {
         let closed = self.closed.found() * self.store.page_bytes() as u64;
         let queued = self.store.releases().queued_bytes() + closed;
         let usage = self.store.usage();
-        let stored_bytes = usage.raw_bytes.get().saturating_sub(queued);
+        // Queued pages are no program's any more. They hold as much as others do on average.
+        let queued_pages = (queued / self.store.page_bytes() as u64).min(usage.objects);
+        let of_program = u128::from(usage.objects - queued_pages) * u128::from(usage.raw_bytes.get());
+        let stored_bytes = (of_program / u128::from(usage.objects.max(1))) as u64;
         let counters = &self.counters;
         counters.set(Counter::ReleaseQueuedBytes, queued);
         let in_service = self.serving_since_ns.iter().filter(|since| since.load(Ordering::Acquire) != 0);
@@ -76,7 +79,7 @@ impl Engine {
         self.publish_zone_gauges();
         let unmanaged = counters.get(Counter::UnmanagedBytes);
         // A resident page with a stored copy is held once by the program.
-        let stored = stored_bytes.saturating_sub(self.ledger.copied_bytes());
+        let stored = stored_bytes.saturating_sub(self.ledger.copied_bytes()) + self.ledger.same_bytes();
         let held = self.in_regions_bytes() + self.ledger.staged_bytes() + stored + unmanaged;
         counters.set(Counter::HeldBytes, held);
         if held > counters.get(Counter::HeldPeakBytes) {

@@ -48,7 +48,7 @@ use pagoda_linux::process::offer::{Lent, Stream};
 
 use super::file::FileTier;
 use super::handle::Meaning;
-use super::objects::{DENSE, Kind, NOBODY, Word};
+use super::objects::{DENSE, Kind, NOBODY, Word, all_blocks};
 use super::{Handle, TieredStore};
 use crate::crypto::digest::{Digester, KEY_BYTES};
 use crate::crypto::file_cipher::{self, FileCipher};
@@ -299,6 +299,7 @@ impl TieredStore {
         let object = self.table.at(id);
         object.checksum.store(checksum, Ordering::Relaxed);
         object.digest.store(digest, Ordering::Relaxed);
+        self.table.note_content(id, all_blocks(self.page_bytes()));
         self.blocks.enter(id, words);
         let word = Word::new(Kind::File, unit | THEIRS, len, raw);
         object.publish(if dense { word.with(DENSE) } else { word });

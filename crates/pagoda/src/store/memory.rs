@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use pagoda_core::page::BasePage;
+use pagoda_core::page_entry::Granules;
 use pagoda_core::size::Bytes;
 use pagoda_core::space::blocks::{BlockLinks, BlockPool, NUMBERS};
 use pagoda_core::space::extents::Units;
@@ -65,6 +66,7 @@ impl MemoryState {
         match object.batch.swap(NOBODY, Ordering::Relaxed) {
             NOBODY => self.numbers.give_back(table, id),
             batch => {
+                table.note_content(id, Granules::NONE);
                 object.publish(object.word().moved_to(Kind::Gone, batch));
                 self.gone.push_youngest(table, id);
             }
@@ -95,6 +97,7 @@ impl MemoryState {
     /// Ends an object at the remote store: it is deleted there later.
     pub fn forget_remote(&mut self, table: &ObjectTable, id: u32) {
         let word = table.at(id).word();
+        table.note_content(id, Granules::NONE);
         table.at(id).publish(word.moved_to(Kind::Gone, word.first()));
         self.gone.push_youngest(table, id);
     }

@@ -55,7 +55,8 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use pagoda_core::page::BasePage;
+use pagoda_core::page::{BasePage, OS_PAGE};
+use pagoda_core::page_entry::Granules;
 use pagoda_core::size::Bytes;
 use pagoda_linux::io::direct_file::{DirectFileError, FileError};
 
@@ -195,7 +196,19 @@ pub trait Store: Send + Sync {
     ///
     /// # Panics
     /// If the page has another length.
-    fn put(&self, page: &[u8], scratch: &mut Scratch) -> Result<Put, PutError>;
+    fn put(&self, page: &[u8], scratch: &mut Scratch) -> Result<Put, PutError> {
+        self.put_present(page, Granules::range(0, (page.len() / OS_PAGE) as u32), scratch)
+    }
+
+    /// The same of a page of which only some OS pages are `present`. The others are zero, and are
+    /// not read.
+    ///
+    /// # Errors
+    /// See [`PutError`]; the page is not stored then.
+    ///
+    /// # Panics
+    /// If the page has another length.
+    fn put_present(&self, page: &[u8], present: Granules, scratch: &mut Scratch) -> Result<Put, PutError>;
 
     /// Fetches `into.len()` bytes of a page from `offset` on; the handle stays valid. Allocates
     /// nothing, waits for no lock; blocks for the disk if the page is there. Only one that is at
@@ -295,7 +308,7 @@ pub struct RemoteConfig {
 /// The current content of a store. Each number is right, two of them may be a moment apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreUsage {
-    /// Uncompressed bytes of all objects.
+    /// Uncompressed bytes of all objects, without their OS pages of zeroes.
     pub raw_bytes: Bytes,
     /// Bytes of blocks in use, their inner waste included.
     pub memory_used_bytes: Bytes,
@@ -348,6 +361,8 @@ mod fault_injection;
 mod fault_injection_test;
 #[cfg(test)]
 mod lease_test;
+#[cfg(test)]
+mod present_test;
 #[cfg(test)]
 mod secrets_test;
 #[cfg(test)]

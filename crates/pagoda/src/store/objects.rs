@@ -17,6 +17,8 @@
 
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
+use pagoda_core::page::OS_PAGE;
+use pagoda_core::page_entry::Granules;
 use pagoda_core::space::blocks::NUMBERS;
 use pagoda_core::space::extents::Units;
 
@@ -46,6 +48,8 @@ pub(super) struct Object {
     /// file; see [`super::refault`].
     pub evicted: AtomicU32,
     pub left: AtomicU16,
+    /// Which blocks of its page are not zero: [`ObjectTable::note_content`].
+    content: AtomicU16,
     pub spilled: AtomicU32,
 }
 
@@ -148,6 +152,7 @@ impl Default for Object {
             batch: AtomicU32::new(NOBODY),
             evicted: AtomicU32::new(0),
             left: AtomicU16::new(0),
+            content: AtomicU16::new(0),
             spilled: AtomicU32::new(0),
         }
     }
@@ -157,6 +162,10 @@ impl Object {
     /// The current word; everything written before it was set is visible.
     pub fn word(&self) -> Word {
         Word(self.word.load(Ordering::Acquire))
+    }
+    /// Which blocks of its page are not zero.
+    pub fn content(&self) -> Granules {
+        Granules::from_bits(self.content.load(Ordering::Relaxed))
     }
     /// Whether it is in memory and in another tier, too, as far as can be told.
     pub fn is_kept(&self) -> bool {
@@ -196,17 +205,37 @@ impl Object {
     }
 }
 
-/// All objects, by number: 48 bytes each.
-pub(super) struct ObjectTable(ByNumber<Object>);
+/// All blocks of a page of this length.
+pub(super) fn all_blocks(page: usize) -> Granules {
+    Granules::range(0, page.div_ceil(OS_PAGE) as u32)
+}
+
+/// All objects, by number: 56 bytes each.
+pub(super) struct ObjectTable {
+    objects: ByNumber<Object>,
+    /// The blocks of all pages that are not zero.
+    blocks: AtomicU64,
+}
 
 impl ObjectTable {
     pub fn new() -> Self {
-        Self(ByNumber::new(1))
+        Self { objects: ByNumber::new(1), blocks: AtomicU64::new(0) }
     }
 
     /// The record of a number, if it was ever given out.
     pub fn get(&self, id: u32) -> Option<&Object> {
-        self.0.get(id)?.first()
+        self.objects.get(id)?.first()
+    }
+    /// These blocks of an object's page are not zero, and all others are.
+    pub fn note_content(&self, id: u32, content: Granules) {
+        let before = self.at(id).content.swap(content.bits(), Ordering::Relaxed);
+        let (more, less) = (content.count(), before.count_ones());
+        // The sum wraps for a moment where another thread's part of it is not added yet.
+        self.blocks.fetch_add(u64::from(more).wrapping_sub(u64::from(less)), Ordering::Relaxed);
+    }
+    /// The bytes of all objects' pages that are not blocks of zeroes.
+    pub fn content_bytes(&self) -> u64 {
+        (self.blocks.load(Ordering::Relaxed) as i64).max(0) as u64 * OS_PAGE as u64
     }
     /// The record of a number that is in use.
     pub fn at(&self, id: u32) -> &Object {
@@ -215,11 +244,11 @@ impl ObjectTable {
     /// Makes sure that a number has a record. Only under the memory lock, so no thread ever waits
     /// for another's.
     fn ensure(&self, id: u32) {
-        self.0.ensure(id);
+        self.objects.ensure(id);
     }
     /// Bytes that it takes.
     pub fn bytes(&self) -> u64 {
-        self.0.bytes()
+        self.objects.bytes()
     }
 }
 
@@ -261,6 +290,7 @@ impl Numbers {
         if kept != NOBODY {
             self.kept_by_gone.push(Units::of_bytes(kept, object.word().len()));
         }
+        table.note_content(id, Granules::NONE);
         object.publish(Word::FREE);
         object.after.store(self.free, Ordering::Relaxed);
         self.free = id;

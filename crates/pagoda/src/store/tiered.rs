@@ -7,10 +7,12 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use pagoda_core::page::BasePage;
+use pagoda_core::page_entry::Granules;
 use pagoda_core::release::ReleasePolicy;
 use pagoda_core::size::Bytes;
 use pagoda_linux::io::direct_file::AlignedBuffer;
 use pagoda_linux::io::ring::Ring;
+use pagoda_linux::mem::zero_scan::is_zero;
 use pagoda_linux::process::lock::Lock;
 
 use super::block_digests::BlockDigests;
@@ -19,7 +21,7 @@ use super::file::{Batch, FileTier};
 use super::handle::{Meaning, fill, repeated_word};
 use super::images::Images;
 use super::memory::MemoryTier;
-use super::objects::{FREED, Kind, MOVING, ObjectTable, Word};
+use super::objects::{FREED, Kind, MOVING, Object, ObjectTable, Word, all_blocks};
 use super::refault::RefaultClocks;
 use super::release::Releases;
 use super::remote::RemoteTier;
@@ -27,7 +29,9 @@ use super::scratch::piece;
 use super::{GetError, Handle, OpenError, Put, PutError, Scratch, Store, StoreConfig, StoreUsage};
 use crate::crypto::digest::Digester;
 use crate::crypto::sealing::{Sealer, Version};
-use pagoda_linux::codec::pack::{extent, header_bytes, is_dense, pack, repack};
+use pagoda_linux::codec::pack::{
+    BLOCK, blocks_with_content, extent, header_bytes, is_dense, pack_present, repack,
+};
 
 /// How often a put makes room before it gives up. One round frees about 1 MiB, so more than one
 /// means that other threads took the room, or were reading all that could leave.
@@ -135,6 +139,15 @@ impl TieredStore {
         }
     }
 
+    /// Which OS pages of a stored page are not zero; all of them, where that is not known.
+    pub(crate) fn content_of(&self, handle: Handle) -> Granules {
+        match handle.meaning() {
+            Meaning::SameFilled(0) => Granules::NONE,
+            Meaning::SameFilled(_) | Meaning::Image(_) => all_blocks(self.page),
+            Meaning::Object(id) => self.table.get(id).map_or(all_blocks(self.page), Object::content),
+        }
+    }
+
     /// The addresses of the memory tier, which must not be managed.
     #[must_use]
     pub fn memory_range(&self) -> Range<usize> {
@@ -163,7 +176,7 @@ impl TieredStore {
             + self.blocks.bytes()
             + self.contents.bytes();
         StoreUsage {
-            raw_bytes: Bytes::new(objects * self.page as u64),
+            raw_bytes: Bytes::new(self.table.content_bytes()),
             memory_used_bytes: Bytes::new(used),
             memory_packed_bytes: Bytes::new(state.raw.bytes + state.dense.bytes + state.packed.bytes),
             memory_dense_bytes: Bytes::new(state.dense.bytes),
@@ -209,6 +222,8 @@ impl TieredStore {
             if let Some((id, word)) = self.memory.reserve_object(&self.table, bytes.len(), raw) {
                 self.memory.write(word.first(), bytes);
                 self.table.at(id).digest.store(digest, Ordering::Relaxed);
+                let content = if raw { all_blocks(self.page) } else { blocks_with_content(bytes, self.page) };
+                self.table.note_content(id, content);
                 self.blocks.forget(id);
                 self.contents.forget(id);
                 self.table.at(id).written();
@@ -315,17 +330,24 @@ impl TieredStore {
 }
 
 impl Store for TieredStore {
-    fn put(&self, page: &[u8], scratch: &mut Scratch) -> Result<Put, PutError> {
+    fn put_present(&self, page: &[u8], present: Granules, scratch: &mut Scratch) -> Result<Put, PutError> {
         assert_eq!(page.len(), self.page, "a page of this store's length");
-        match repeated_word(page) {
+        let is_whole = present == all_blocks(self.page);
+        let is_zero = |(from, to): (u32, u32)| is_zero(&page[from as usize * BLOCK..to as usize * BLOCK]);
+        if !is_whole && present.runs().all(is_zero) {
+            return Ok(Put::Zero);
+        }
+        match if is_whole { repeated_word(page) } else { None } {
             Some(0) => return Ok(Put::Zero),
             Some(pattern) => return Ok(Put::Stored(Handle::same_filled(pattern))),
             None => {}
         }
         // A page that gains less than an eighth is kept unpacked: it costs no time to fetch.
-        let packed = pack(page, &mut scratch.packed[..self.page / 8 * 7], &mut scratch.packer);
+        let (room, has) = (&mut scratch.packed[..self.page / 8 * 7], |block| present.has(block as u32));
+        let packed = pack_present(page, has, room, &mut scratch.packer);
         let bytes = packed.map_or(page, |len| &scratch.packed[..len]);
-        let id = self.put_object(bytes, packed.is_none(), self.digest(page))?;
+        let digest = self.content_digester().of_present(page, has);
+        let id = self.put_object(bytes, packed.is_none(), digest)?;
         if packed.is_none() {
             self.spill_raw_if_many();
         }

@@ -36,8 +36,8 @@ pub(crate) enum Filling {
 
 /// How a region is filled by density.
 pub(crate) struct Density {
-    /// The size that a place begins with, unless the region has shrunk below it.
-    start: BasePage,
+    /// The granules that a place begins with, unless the region has shrunk below them.
+    start: AtomicU32,
     pub(super) granules: AtomicU32,
     pub(super) faults: AtomicU32,
     /// Of the pages that were stored since the last look: their number, and the number of their OS
@@ -49,9 +49,17 @@ pub(crate) struct Density {
 
 impl Density {
     pub(crate) fn new(purpose: Use, len: Bytes, base: BasePage) -> Self {
-        let chooser = Chooser::new(purpose, len).up_to(base.min(BasePage::K64));
+        Self::of(Chooser::new(purpose, len).up_to(base.min(BasePage::K64)))
+    }
+
+    /// Of memory that is in use, of which nothing is known yet: whole base pages.
+    pub(crate) fn in_use(len: Bytes) -> Self {
+        Self::of(Chooser::in_use(len, &Touched::default()))
+    }
+
+    fn of(chooser: Chooser) -> Self {
         Self {
-            start: chooser.size(),
+            start: AtomicU32::new(granules(chooser.size())),
             granules: AtomicU32::new(granules(chooser.size())),
             faults: AtomicU32::new(0),
             stored: AtomicU64::new(0),
@@ -65,14 +73,18 @@ impl Density {
         Fill { size: chooser.size(), looks: chooser.counters() }
     }
 
-    fn size(&self) -> BasePage {
-        of_entry(self.granules.load(Ordering::Relaxed) as usize * OS_PAGE)
+    /// These are its pages in use. It begins anew with the size that they bear out.
+    pub(crate) fn begin(&self, len: Bytes, touched: &Touched) {
+        let mut chooser = self.chooser.lock();
+        *chooser = Chooser::in_use(len, touched);
+        self.start.store(granules(chooser.size()), Ordering::Relaxed);
+        self.granules.store(granules(chooser.size()), Ordering::Relaxed);
     }
 
     /// The size of a first touch at a place with these touches.
     pub(super) fn size_at(&self, here: impl FnOnce() -> Touched) -> BasePage {
-        let most = self.size();
-        if most <= self.start { most } else { borne_out(self.start, most, &here()) }
+        let (start, most) = (of_granules(&self.start), of_granules(&self.granules));
+        if most <= start { most } else { borne_out(start, most, &here()) }
     }
 
     pub(super) fn look(&self, touched: &Touched) -> Option<Counter> {
@@ -96,6 +108,10 @@ impl std::fmt::Debug for Density {
 /// The base page of this size, or its entries.
 pub(crate) fn of_entry(bytes: usize) -> BasePage {
     BasePage::ALL.into_iter().rev().find(|size| size.bytes() <= bytes).unwrap_or(BasePage::K4)
+}
+
+fn of_granules(granules: &AtomicU32) -> BasePage {
+    of_entry(granules.load(Ordering::Relaxed) as usize * OS_PAGE)
 }
 
 pub(crate) fn granules(size: BasePage) -> u32 {

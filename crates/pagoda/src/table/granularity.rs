@@ -17,12 +17,14 @@ use pagoda_core::fault::density::{Touched, Use};
 use pagoda_core::page::{BasePage, HUGE_FRAME, OS_PAGE};
 use pagoda_core::page_entry::Granules;
 use pagoda_core::size::Bytes;
+use pagoda_linux::mem::range::PageRange;
 
 use crate::engine::Engine;
 use crate::region::adoptable::RegionError;
 use crate::state::pending::Extent;
+use crate::store::Put;
 use crate::table::filling::{AHEAD_BLOCKS, Density, Filling, granules, of_entry};
-use crate::table::{Entries, Page, Span};
+use crate::table::{Entries, Page, Span, Table};
 
 /// First touches between two looks at the density: 256 KiB of them at 4 KiB. Three looks in a row
 /// have to agree.
@@ -169,6 +171,28 @@ impl Engine {
         }
     }
 
+    /// Whether what is adopted of a program is filled by density.
+    pub(crate) fn adopts_by_density(&self) -> bool {
+        !self.is_library && !self.zones.are_several() && self.base == BasePage::K64
+    }
+
+    /// Begins with the size that the present pages of `range`, which was just adopted, bear out.
+    /// Where too few are there, those `before` it of the same mapping speak for it.
+    pub(crate) fn begin_density(
+        &self,
+        table: &Table,
+        range: PageRange,
+        density: &Density,
+        before: &mut Touched,
+    ) {
+        let Some(span) = table.find(range.start()) else { return };
+        let touched = self.touched(span.entries(), 0, span.entries().len());
+        if touched.is_evidence(BasePage::K64) {
+            *before = touched;
+        }
+        density.begin(Bytes::new(range.len() as u64), before);
+    }
+
     /// The touches that so many entries show.
     fn touched(&self, entries: &Entries, first: usize, count: usize) -> Touched {
         let last = (first + count).min(entries.len());
@@ -196,11 +220,13 @@ impl Engine {
         counter.into_iter().for_each(|counter| self.counters.add(counter, 1));
     }
 
-    /// A whole page goes to the store with this content.
-    pub(crate) fn note_stored(&self, entries: &Entries, content: &[u8]) {
+    /// A page of which so much was `there` went to the store.
+    pub(crate) fn note_stored(&self, entries: &Entries, there: Granules, put: Put) {
         let Some(density) = entries.density() else { return };
-        let used = content.chunks(OS_PAGE).filter(|page| page.iter().any(|byte| *byte != 0)).count();
-        density.used.fetch_add(used as u64, Ordering::Relaxed);
+        // A page that is all zero may have been written so.
+        let Put::Stored(handle) = put else { return };
+        let content = self.store.content_of(handle).and(there);
+        density.used.fetch_add(u64::from(content.count()), Ordering::Relaxed);
         if !(density.stored.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(STORED_BETWEEN_LOOKS) {
             return;
         }

@@ -25,7 +25,7 @@ use pagoda_linux::mem::range::PageRange;
 
 use crate::file::PageFile;
 use crate::table::event_order::EventOrder;
-use crate::table::filling::Filling;
+use crate::table::filling::{Density, Filling};
 
 pub(crate) use span::{Entries, EntryArray, Filler, Page, Span, give, try_take};
 
@@ -146,14 +146,27 @@ impl Table {
                 return Some(span);
             }
         }
-        self.insert_with_room(range, range.start() % entry_bytes, filler, room)
+        self.insert_with_room(range, range.start() % entry_bytes, (filler, Filling::Whole), room)
+    }
+
+    /// As [`insert`](Self::insert), always as a span of its own, of which touches bring as much as
+    /// is touched densely.
+    pub(crate) fn insert_by_density(
+        &mut self,
+        range: PageRange,
+        filler: Filler,
+        density: &Arc<Density>,
+    ) -> &Span {
+        let (entry_bytes, filling) = (self.entry_bytes, Filling::ByDensity(Arc::clone(density)));
+        self.insert_with_room(range, range.start() % entry_bytes, (filler, filling), 0)
+            .unwrap_or_else(|| no_entries(range, entry_bytes))
     }
 
     /// As [`insert`](Self::insert), but always as a span of its own, which begins `skipped` bytes
     /// into its first entry.
     pub(crate) fn insert_apart(&mut self, range: PageRange, skipped: usize, filler: Filler) -> &Span {
         let entry_bytes = self.entry_bytes;
-        self.insert_with_room(range, skipped % entry_bytes, filler, 0)
+        self.insert_with_room(range, skipped % entry_bytes, (filler, Filling::Whole), 0)
             .unwrap_or_else(|| no_entries(range, entry_bytes))
     }
 
@@ -184,12 +197,12 @@ impl Table {
         &mut self,
         range: PageRange,
         skipped: usize,
-        filler: Filler,
+        (filler, filling): (Filler, Filling),
         room: usize,
     ) -> Option<&Span> {
         let origin = range.start().wrapping_sub(skipped);
         let needed = (skipped + range.len()).div_ceil(self.entry_bytes);
-        let entries = EntryArray::new(needed + room, Weak::new(), Filling::Whole)?;
+        let entries = EntryArray::new(needed + room, Weak::new(), filling)?;
         let span = Span::new(range, origin, entries, filler);
         Some(self.spans.entry(range.start()).insert_entry(span).into_mut())
     }

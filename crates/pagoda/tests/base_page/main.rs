@@ -9,3 +9,4 @@ mod faults;
 mod onwards;
 mod pages;
 mod regions;
+mod sparse;
