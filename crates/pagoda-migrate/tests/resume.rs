@@ -8,9 +8,11 @@ mod support;
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagoda_core::migrate::handshake::Codec;
 use pagoda_linux::testing::random::{Random, runs};
+use pagoda_linux::testing::together;
 use pagoda_migrate::{ResumedDestination, SendOptions};
 use support::proxy::{Fault, Plan, line};
 use support::{Outcome, Place, any_port, receive_options, send_options, transfer_to};
@@ -28,8 +30,8 @@ fn attempt(place: &Place, channels: u16, codec: Codec, cut: Option<usize>) -> Ou
 
 #[test]
 fn a_transfer_goes_on_where_it_broke_off_and_believes_nothing() {
-    let (mut kept, mut broken) = (0, 0);
-    for seed in runs(24) {
+    let [kept, broken] = [const { AtomicU64::new(0) }; 2];
+    together::each(runs(24), 4, |seed| {
         let mut random = Random::new(seed, 7);
         let place = Place::with_image(seed, (12 << 20) + 100 * (seed % 2));
         let codec = Codec::ALL[random.below(4)];
@@ -39,9 +41,9 @@ fn a_transfer_goes_on_where_it_broke_off_and_believes_nothing() {
         if first.1.is_ok() {
             // It was cut behind its last byte.
             assert!(place.is_equal(), "PAGODA_SEED={seed}");
-            continue;
+            return;
         }
-        broken += 1;
+        broken.fetch_add(1, Ordering::Relaxed);
         assert!(first.0.is_err() && !place.arrived().exists(), "PAGODA_SEED={seed}: {first:?}");
         // Now and then the part is damaged, or of another length.
         let file = OpenOptions::new().write(true).open(&part).expect("a part is kept");
@@ -57,8 +59,9 @@ fn a_transfer_goes_on_where_it_broke_off_and_believes_nothing() {
         assert!(place.is_equal(), "{context}");
         assert_eq!(place.names(), ["arrived", "image"], "{context}");
         assert_eq!(sent.kept_pages, received.kept_pages, "{context}");
-        kept += sent.kept_pages;
-    }
+        kept.fetch_add(sent.kept_pages, Ordering::Relaxed);
+    });
+    let [kept, broken] = [kept, broken].map(AtomicU64::into_inner);
     assert!(broken > 0 || runs(24).count() < 24, "nothing broke off");
     assert!(kept > 0 || runs(24).count() < 24, "nothing was kept");
 }

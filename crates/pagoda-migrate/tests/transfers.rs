@@ -1,5 +1,5 @@
 //! The image arrives unchanged: every policy, codec and number of channels, over images of every
-//! kind.
+//! kind. The long form has all combinations, the normal one each codec and policy over each image.
 
 mod support;
 
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use pagoda_core::migrate::handshake::Codec;
 use pagoda_core::migrate::zero::ZeroPolicy;
 use pagoda_core::size::Bytes;
+use pagoda_linux::testing::length::is_long;
 use pagoda_linux::testing::random::runs;
 use pagoda_migrate::{
     Destination, Endpoint, Error, ImageDestination, MemoryDestination, ReceiveOptions, SendOptions,
@@ -22,9 +23,12 @@ fn an_image_arrives_with_its_content_and_its_holes() {
     for seed in runs(4) {
         // Sizes that end within a page, within a stripe, and at neither.
         let size = [8 << 20, (5 << 20) + 1, (9 << 20) + 4096, 12 << 20][seed as usize % 4];
-        for codec in Codec::ALL {
-            for zero in ZeroPolicy::ALL {
-                for channels in [1, 2, 5] {
+        for (codec_at, codec) in Codec::ALL.into_iter().enumerate() {
+            for (zero_at, zero) in ZeroPolicy::ALL.into_iter().enumerate() {
+                for (at, channels) in [1, 2, 5].into_iter().enumerate() {
+                    if !is_long() && (seed as usize + codec_at + zero_at) % 3 != at {
+                        continue;
+                    }
                     let place = Place::with_image(seed, size);
                     let sending = SendOptions { codec, channels, ..send_options() };
                     let (sent, received) =

@@ -35,6 +35,7 @@ pub mod skip;
 pub mod stir;
 pub mod terminal;
 pub mod threads;
+pub mod together;
 pub mod unwound;
 pub mod userfault;
 pub mod wait;

@@ -18,7 +18,7 @@ use crate::engine::Engine;
 use crate::store::{Scratch, page_of};
 use crate::table::give;
 
-const OS_PAGES: usize = 96 << 20 >> 12;
+const OS_PAGES: usize = 72 << 20 >> 12;
 const THREADS: usize = 3;
 
 /// An OS page that was written for the `version`th time: about half of them compress away.

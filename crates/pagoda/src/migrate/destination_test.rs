@@ -14,7 +14,7 @@ use crate::table::{give, try_take};
 
 /// One for each meeting: each delay of one meets each of the other several times.
 fn pages() -> usize {
-    length(8, 16) * DELAYS * DELAYS
+    length(4, 16) * DELAYS * DELAYS
 }
 
 /// Each of them waits for one of so many times after they met, so that every step of one meets

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -10,10 +11,11 @@ use pagoda::{BasePage, Bytes, Region};
 use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::random::{Random, runs};
 use pagoda_linux::testing::skip::skip_without_moves;
+use pagoda_linux::testing::together;
 
 use crate::program::{Brake, Idle, PAGE, Program};
 use crate::proxy::{FAULTS, Fault, Plan, line};
-use crate::support::{any_port, live_options, manager, migrate, receive_options};
+use crate::support::{AT_ONCE, any_port, live_options, manager, migrate, receive_options};
 
 /// Short, so that silence is noticed soon, and long enough for a busy machine.
 const STALL: Duration = Duration::from_secs(2);
@@ -25,8 +27,8 @@ fn a_line_that_fails_is_an_error_on_both_sides_and_the_source_goes_on() {
     }
     // A slow line is waited for.
     let faults = [&FAULTS[..], &[Fault::Pause]].concat();
-    let mut failed = 0;
-    for seed in runs(length(14, 28)) {
+    let failed = AtomicUsize::new(0);
+    together::each(runs(length(14, 28)), AT_ONCE, |seed| {
         let mut random = Random::new(seed, 0);
         let (from, to) = (manager(Bytes::mib(24), BasePage::K64), manager(Bytes::mib(24), BasePage::K64));
         let region = from.region(Bytes::mib(8)).create().expect("a region");
@@ -54,7 +56,7 @@ fn a_line_that_fails_is_an_error_on_both_sides_and_the_source_goes_on() {
                 assert_eq!(program.differs(arrived), None, "{context}");
             }
             (Err(sender), Err(receiver)) if plan.fault != Fault::Pause => {
-                failed += 1;
+                failed.fetch_add(1, Ordering::Relaxed);
                 for error in [sender.to_string(), receiver.to_string()] {
                     assert!(!error.contains('\n') && error.contains(';'), "{error}");
                 }
@@ -72,9 +74,9 @@ fn a_line_that_fails_is_an_error_on_both_sides_and_the_source_goes_on() {
         let (arrived, _) = received.unwrap_or_else(|error| panic!("{context}, then {error}"));
         let differ = (program.differs(&region), program.differs(&arrived));
         assert_eq!(differ, (None, None), "{context}, and then once more");
-    }
+    });
     if std::env::var_os("PAGODA_SEED").is_none() {
-        assert!(failed > 0, "no fault was one");
+        assert!(failed.into_inner() > 0, "no fault was one");
     }
 }
 

@@ -2,6 +2,7 @@
 //! whole, and the other side has all of it, the right pages of it, or nothing.
 
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -11,10 +12,11 @@ use pagoda::migrate::{
 use pagoda::{BasePage, Bytes, Manager, Region};
 use pagoda_linux::testing::random::{Random, may_end, runs};
 use pagoda_linux::testing::skip::skip_without_moves;
+use pagoda_linux::testing::together;
 
 use crate::program::{Brake, Idle, PAGE, Program};
 use crate::proxy::{FAULTS, Fault, Plan, line};
-use crate::support::{any_port, late_options, live_options, manager, receive_options};
+use crate::support::{AT_ONCE, any_port, late_options, live_options, manager, receive_options};
 
 /// Short, so that silence is noticed soon, and long enough for a busy machine.
 const STALL: Duration = Duration::from_secs(2);
@@ -107,7 +109,8 @@ fn cancelling_at_any_look_leaves_the_source_whole() {
     }
     // In rounds and with the writer stopped; and the owed pages in the end, whose transfer runs to
     // its end from the switch on.
-    for options in [live_options(Codec::Lz4, 2), late_options(Codec::None, 2, 2)] {
+    together::each(0..2, 2, |at| {
+        let options = [live_options(Codec::Lz4, 2), late_options(Codec::None, 2, 2)][at as usize].clone();
         let (from, to) = (manager(Bytes::mib(24), BasePage::K64), manager(Bytes::mib(24), BasePage::K64));
         let region = from.region(Bytes::mib(4)).create().expect("a region");
         let mut program = Program::new(&region, 11);
@@ -117,7 +120,7 @@ fn cancelling_at_any_look_leaves_the_source_whole() {
             cancelled_beside(at, &region, program, &to, &options, |to| to)
         };
         cancel_at_each(&mut program, one, &region);
-    }
+    });
 }
 
 #[test]
@@ -147,10 +150,11 @@ fn after_a_switch_over_a_line_that_fails_arrived_pages_are_right_and_the_rest_is
         return;
     }
     let faults = [&FAULTS[..], &[Fault::Pause]].concat();
-    let (mut refused, mut lost) = (0, 0);
-    for seed in runs(28) {
-        if may_end(seed, 14, refused > 0 && lost > 0) {
-            break;
+    let [refused, lost] = [const { AtomicUsize::new(0) }; 2];
+    let seen_both = || refused.load(Ordering::Relaxed) > 0 && lost.load(Ordering::Relaxed) > 0;
+    together::each(runs(28), AT_ONCE, |seed| {
+        if may_end(seed, 14, seen_both()) {
+            return;
         }
         let mut random = Random::new(seed, 2);
         let (from, to) = (manager(Bytes::mib(24), BasePage::K64), manager(Bytes::mib(24), BasePage::K64));
@@ -176,8 +180,8 @@ fn after_a_switch_over_a_line_that_fails_arrived_pages_are_right_and_the_rest_is
         assert_eq!(program.differs(&region), None, "{context}: the source");
         let Ok((arrived, arrival)) = received else {
             assert!(sent.is_err() && fault != Fault::Pause, "{context}");
-            refused += 1;
-            continue;
+            refused.fetch_add(1, Ordering::Relaxed);
+            return;
         };
         let whole = arrival.wait();
         let mut missing = 0;
@@ -193,14 +197,14 @@ fn after_a_switch_over_a_line_that_fails_arrived_pages_are_right_and_the_rest_is
             Ok(_) => assert_eq!(missing, 0, "{context}"),
             Err(error) => {
                 assert!(sent.is_err() && fault != Fault::Pause, "{context}: {error}");
-                lost += usize::from(missing > 0);
+                lost.fetch_add(usize::from(missing > 0), Ordering::Relaxed);
             }
         }
         if fault == Fault::Pause {
             assert!(sent.is_ok(), "{context}");
         }
-    }
+    });
     if std::env::var_os("PAGODA_SEED").is_none() && std::env::var_os("PAGODA_RUNS").is_none() {
-        assert!(refused > 0 && lost > 0, "{refused} were refused, {lost} lost pages");
+        assert!(seen_both(), "{refused:?} were refused, {lost:?} lost pages");
     }
 }

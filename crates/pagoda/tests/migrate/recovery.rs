@@ -4,7 +4,7 @@
 //! `PAGODA_RECOVERY_POINTS` says at how many points it is cut, `PAGODA_SEED` repeats one run.
 
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,12 +13,13 @@ use pagoda::{AccessError, BasePage, Bytes, Region};
 use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::random::{Random, runs};
 use pagoda_linux::testing::skip::skip_without_moves;
+use pagoda_linux::testing::together;
 
 use crate::cut_line::{Cut, CutLine, Plan, Seen};
 use crate::late::use_at_once;
 use crate::program::{Idle, PAGE, Program};
 use crate::proxy::{FAULTS, Plan as WrongPlan, line};
-use crate::support::{any_port, late_options, manager, receive_options, slow_options};
+use crate::support::{AT_ONCE, any_port, late_options, manager, receive_options, slow_options};
 
 const REGION: Bytes = Bytes::mib(6);
 
@@ -141,8 +142,8 @@ fn a_line_that_does_wrong_after_the_switch_is_replaced() {
     if skip_without_moves("post-copy over bad lines") {
         return;
     }
-    let mut recovered = 0;
-    for seed in runs(length(10, 40)) {
+    let recovered = AtomicU64::new(0);
+    together::each(runs(length(10, 40)), AT_ONCE, |seed| {
         let mut random = Random::new(seed, 6);
         let (from, to) = (manager(Bytes::mib(24), BasePage::K64), manager(Bytes::mib(24), BasePage::K64));
         let region = from.region(REGION).create().expect("a region");
@@ -173,7 +174,8 @@ fn a_line_that_does_wrong_after_the_switch_is_replaced() {
             match received {
                 Ok((arrived, arrival)) => {
                     use_at_once(&arrived, arrival.clone(), &shadow, seed, &context);
-                    recovered += arrival.wait().expect("all of it").recoveries;
+                    let counts = arrival.wait().expect("all of it");
+                    recovered.fetch_add(counts.recoveries, Ordering::Relaxed);
                     let sent = sender.join().expect("the sender");
                     assert!(matches!(sent, Ok(_) | Err(Error::AfterSwitch(_))), "{context}: {sent:?}");
                 }
@@ -183,8 +185,8 @@ fn a_line_that_does_wrong_after_the_switch_is_replaced() {
                 }
             }
         });
-    }
-    assert!(recovered > 0 || std::env::var_os("PAGODA_SEED").is_some(), "no line was replaced");
+    });
+    assert!(recovered.into_inner() > 0 || std::env::var_os("PAGODA_SEED").is_some(), "no line was replaced");
 }
 
 #[test]

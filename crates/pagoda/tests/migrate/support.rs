@@ -16,6 +16,9 @@ use crate::program::{Brake, Idle, Program};
 /// Long enough for a busy machine where nothing should stall.
 pub const STALL: Duration = Duration::from_secs(20);
 
+/// Runs at a time of a test whose runs wait for silent lines most of their time.
+pub const AT_ONCE: usize = 3;
+
 /// How long a side that is killed is waited for.
 const RECOVER_FOR: Duration = Duration::from_millis(300);
 
