@@ -7,6 +7,7 @@
 
 mod chaos;
 mod core_dump;
+mod ctrl_z;
 mod descriptors;
 mod give_way;
 mod grown_fork;
@@ -25,5 +26,4 @@ mod reasons;
 mod replaced;
 mod rights;
 mod sanitizers;
-mod stopped;
 mod symbols;

@@ -75,14 +75,19 @@ impl Program {
     /// Runs it natively and under `pagoda run --quiet --memory MEMORY`. The two have to end alike,
     /// the managed run without a complaint of Pagoda's.
     pub fn ends_alike(&self, memory: &str, arguments: &[&str]) {
-        let native = output(&mut self.native(arguments));
+        self.ends_as(&output(&mut self.native(arguments)), memory, arguments);
+    }
+
+    /// Runs it under `pagoda run --quiet --memory MEMORY`: it has to end as this native run did,
+    /// without a complaint of Pagoda's.
+    pub fn ends_as(&self, native: &Output, memory: &str, arguments: &[&str]) {
         let managed = output(&mut self.managed(&["--quiet", "--memory", memory], arguments));
         let of_managed = said(&managed);
         assert_eq!(
             managed.status.code(),
             native.status.code(),
             "{arguments:?}: {of_managed}\n{}",
-            said(&native)
+            said(native)
         );
         assert!(!of_managed.contains("pagoda:"), "{arguments:?}: {of_managed}");
     }

@@ -90,7 +90,7 @@ fn a_mapping_made_during_adoption_is_not_taken_for_registered() {
         let ends = &ends;
         let owner = scope.spawn(move || {
             let ends = EndsWith(ends);
-            for round in 0..rounds_of_change() {
+            for round in 0..ROUNDS_OF_CHANGE {
                 // Nothing of it is known; then a part goes and comes at once, perhaps just when it
                 // is registered.
                 memory.replace(0..PART, || ()).expect("replaced");
@@ -186,8 +186,5 @@ fn a_page_marked_to_be_freed_and_written_again_is_not_waited_for() {
     }
 }
 
-/// Without asking for coverage a wrong byte was read in eight of nine runs of so many in the long
-/// form.
-fn rounds_of_change() -> usize {
-    length(50_000, 100_000)
-}
+/// Without asking for coverage a wrong byte was read in eight of nine runs of so many.
+const ROUNDS_OF_CHANGE: usize = 100_000;
