@@ -157,7 +157,7 @@ fn pages_that_were_moved_from_another_region_are_saved() {
             path
         };
         if stores {
-            regions.each_ref().map(|region| region.page_out(0, 4 << 20).expect("stored"));
+            regions.iter().for_each(|region| region.page_out(0, 4 << 20).expect("stored"));
         }
         let [from, to] = [0, 1].map(|at| save(&regions[at], &format!("{at}.pim"), None));
         drop(from);
@@ -190,6 +190,14 @@ fn a_region_is_saved_where_no_thread_can_be_started_in_the_pause() {
     assert!(saved.pages_in_pause >= 56 && content(&path) == memory, "{saved:?}");
 }
 
+/// Numbers below one that is asked for.
+fn numbers(mut state: u64) -> impl FnMut(usize) -> usize {
+    move |below| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    }
+}
+
 /// Ways in which a page changes, and in which a save ends, in any order.
 #[test]
 fn saves_in_a_row_have_all_that_happened_between() {
@@ -201,11 +209,7 @@ fn saves_in_a_row_have_all_that_happened_between() {
         let mut region = manager.region(Bytes::mib(8)).reserve(reserve).create().expect("a region");
         let mut memory = vec![0; 8 << 20];
         let mut last: Option<Arc<Image>> = None;
-        let mut state = seed as u64 + 1;
-        let mut random = |below: usize| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) as usize % below
-        };
+        let mut random = numbers(seed as u64 + 1);
         region.track_saves(true);
         for round in 0..24usize {
             let area = Area::of_region(region.as_ptr(), PAGES);

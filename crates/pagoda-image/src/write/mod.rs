@@ -101,8 +101,8 @@ impl Writer {
     /// zero; in a difference it is the base's, where that has one.
     ///
     /// # Errors
-    /// If the file can't be made, no image has that length or block size, or one with so many layers
-    /// below it could not be opened.
+    /// If the file can't be made, no image has that length or block size, or one with so many
+    /// layers below it could not be opened.
     pub fn create(path: &Path, len_bytes: u64, mut options: PackOptions) -> Result<Self, ImageError> {
         if let Some(base) = &options.base {
             options.block_bytes = base.block_bytes();
