@@ -5,6 +5,7 @@ mod support;
 use std::fs;
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use pagoda_core::image::LEN_BYTES_MOST;
@@ -13,8 +14,8 @@ use pagoda_core::image::header::Header;
 use pagoda_core::image::index::CHUNK_BLOCKS;
 use pagoda_image::import::RawFile;
 use pagoda_image::{
-    Codec, Content, Image, ImageError, Key, PackOptions, Touch, WorkingSet, key_path, load_key, make_key,
-    pack,
+    Codec, Content, Image, ImageError, Key, PackOptions, Touch, WorkingSet, Writer, key_path, load_key,
+    make_key, pack,
 };
 use pagoda_linux::testing::directory::names;
 use pagoda_linux::testing::random::Random;
@@ -261,6 +262,27 @@ fn a_difference_has_only_other_blocks_and_names_its_base() {
     // Over its own base it would have none.
     let options = PackOptions { base: Some(base), ..options(Codec::Lz4, 4096) };
     assert!(pack(&now, &moved, options, &mut go_on).is_err());
+}
+
+#[test]
+fn a_difference_that_could_not_be_opened_is_not_written() {
+    let (_directory, path) = scratch();
+    let layer = |number: usize| path.with_file_name(format!("layer{number}.pim"));
+    let write = |path: &Path, base| {
+        let options = PackOptions { base, ..options(Codec::None, 4096) };
+        Writer::create(path, 4096, options)?.finish()
+    };
+    let mut number = 0;
+    let mut base = None;
+    let refused = loop {
+        match write(&layer(number), base.take()) {
+            Ok(_) => base = Some(Arc::new(Image::open(&layer(number), Some(key())).expect("an image"))),
+            Err(error) => break error,
+        }
+        number += 1;
+    };
+    assert!(matches!(refused, ImageError::TooManyLayers { .. }), "{refused}");
+    assert!(number == 17 && !layer(number).exists(), "{number} layers");
 }
 
 #[test]

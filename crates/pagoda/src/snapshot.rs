@@ -8,6 +8,7 @@
 //! written and then evicted: such a page is compared with its copy. This module must never publish
 //! an image whose pages are of two instants.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -139,14 +140,15 @@ impl Managed {
         let mut copied = Copied::new();
         stop();
         let begin = Instant::now();
-        let outcome = saving.copy_left(&mut copied).and_then(|()| saving.check(&copied));
+        let save = || saving.copy_left(&mut copied).and_then(|()| saving.check(&copied));
+        let outcome = catch_unwind(AssertUnwindSafe(save));
         let pause = begin.elapsed();
         go_on();
-        outcome?;
+        outcome.unwrap_or_else(|panicked| resume_unwind(panicked))?;
         saving.pack_copied(&copied)?;
         let image = saving.finish()?;
         if self.tracks_saves() {
-            source.keep_tracking(|told| self.set_last_save(LastSave { root: image.root, told }));
+            source.keep_tracking(self, image.root);
         }
         Ok(Saved { image, pause, pages_in_pause: copied.pages, rounds })
     }
@@ -332,12 +334,16 @@ impl<'a> Saving<'a> {
         let (own, others) = stripes.split_at(stripes.len() / 2);
         let ([part, other_part], [reader, other_reader]) = (&mut copied.parts, &mut self.readers);
         let left = &self.left;
-        std::thread::scope(|threads| {
-            let other = (!others.is_empty())
-                .then(|| threads.spawn(|| other_part.copy(left, others, &mut **other_reader)));
+        let is_all = std::thread::scope(|threads| {
+            let copy = || other_part.copy(left, others, &mut **other_reader);
+            let start = || std::thread::Builder::new().spawn_scoped(threads, copy).ok();
+            let other = (!others.is_empty()).then(start).flatten();
             part.copy(left, own, &mut **reader)?;
-            other.map_or(Ok(()), |other| other.join().expect("a copy does not panic"))
-        })
+            let Some(other) = other else { return Ok(others.is_empty()) };
+            other.join().expect("a copy does not panic").map(|()| true)
+        })?;
+        // No other thread could be started.
+        if is_all { Ok(()) } else { other_part.copy(left, others, &mut **other_reader) }
     }
 
     fn pack_copied(&mut self, copied: &Copied) -> Result<(), SnapshotError> {

@@ -9,9 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use images::manager;
-use pagoda::{BasePage, Bytes, Region};
+use pagoda::{Access, BasePage, Bytes, Region};
 use pagoda_image::{Codec, Image, Key, PackOptions};
+use pagoda_linux::testing::area::{Advice, Area};
 use pagoda_linux::testing::foreign::Foreign;
+use pagoda_linux::testing::sandbox::{Denial, deny_calls};
 use support::scratch;
 
 fn options() -> PackOptions {
@@ -131,6 +133,150 @@ fn saves_that_are_tracked_have_what_was_written_discarded_and_evicted_between() 
             region.write_at(at, b"restored and written").expect("written");
             memory[at..at + 20].copy_from_slice(b"restored and written");
             region.page_out(at, 1 << 20).expect("paged out");
+        }
+    }
+}
+
+/// The kernel moves the marks of a scan with the pages: they tell nothing of the new place.
+#[test]
+fn pages_that_were_moved_from_another_region_are_saved() {
+    let (_directory, path) = scratch();
+    for stores in [false, true] {
+        let Some(manager) = manager(Bytes::mib(64), None) else { return };
+        let regions = [1, 2].map(|byte| {
+            let mut region = manager.region(Bytes::mib(4)).create().expect("a region");
+            region.write_at(0, &vec![byte; 4 << 20]).expect("written");
+            region.track_saves(true);
+            region
+        });
+        let save = |region: &Region, name: &str, base: Option<&std::path::Path>| {
+            let path = path.with_file_name(name);
+            let open = |path| Arc::new(Image::open(path, Some(options().key)).expect("an image"));
+            let with_base = PackOptions { base: base.map(open), ..options() };
+            region.snapshot(&path, with_base, || {}, || {}).expect("saved");
+            path
+        };
+        if stores {
+            regions.iter().for_each(|region| region.page_out(0, 4 << 20).expect("stored"));
+        }
+        let [from, to] = [0, 1].map(|at| save(&regions[at], &format!("{at}.pim"), None));
+        drop(from);
+        let areas = regions.each_ref().map(|region| Area::of_region(region.as_ptr(), 1024));
+        areas[0].remap_into(16..80, &areas[1], 128).expect("moved");
+        let later = save(&regions[1], "later.pim", Some(&to));
+        let mut memory = vec![2; 4 << 20];
+        memory[128 << 12..192 << 12].fill(1);
+        let saved = content(&later);
+        let wrong = saved.iter().zip(&memory).position(|(a, b)| a != b).map(|at| at >> 12);
+        assert!(wrong.is_none(), "page {wrong:?}, stored: {stores}");
+    }
+}
+
+/// The writers are stopped then: it must neither fail there nor leave them so.
+#[test]
+fn a_region_is_saved_where_no_thread_can_be_started_in_the_pause() {
+    let (_directory, path) = scratch();
+    let Some(manager) = manager(Bytes::mib(64), None) else { return };
+    let mut region = manager.region(Bytes::mib(56)).create().expect("a region");
+    let mut memory = fill(&mut region);
+    let forbid = || {
+        for at in (0..memory.len()).step_by(1 << 20) {
+            region.write_words(at, b"the last").expect("written");
+            memory[at..at + 8].copy_from_slice(b"the last");
+        }
+        deny_calls(&[libc::SYS_clone, libc::SYS_clone3], Denial::NotPermitted).expect("denied");
+    };
+    let saved = region.snapshot(&path, options(), forbid, || {}).expect("saved");
+    assert!(saved.pages_in_pause >= 56 && content(&path) == memory, "{saved:?}");
+}
+
+/// Numbers below one that is asked for.
+fn numbers(mut state: u64) -> impl FnMut(usize) -> usize {
+    move |below| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    }
+}
+
+/// Ways in which a page changes, and in which a save ends, in any order.
+#[test]
+fn saves_in_a_row_have_all_that_happened_between() {
+    const PAGES: usize = 2048;
+    let (_directory, path) = scratch();
+    for (seed, base) in BasePage::ALL.map(Some).into_iter().chain([None]).enumerate() {
+        let Some(manager) = manager(Bytes::mib(24), base) else { return };
+        let reserve = Bytes::mib(16);
+        let mut region = manager.region(Bytes::mib(8)).reserve(reserve).create().expect("a region");
+        let mut memory = vec![0; 8 << 20];
+        let mut last: Option<Arc<Image>> = None;
+        let mut random = numbers(seed as u64 + 1);
+        region.track_saves(true);
+        for round in 0..24usize {
+            let area = Area::of_region(region.as_ptr(), PAGES);
+            for _ in 0..random(60) {
+                let from = random(PAGES);
+                let pages = from..PAGES.min(from + 1 + random(40));
+                let (at, len) = (from * 4096, pages.len() * 4096);
+                match random(10) {
+                    0..3 => {
+                        let content: Vec<u8> = (0..len).map(|i| (i / 7 * (round + from)) as u8).collect();
+                        region.write_words(at, &content).expect("written");
+                        memory[at..at + len].copy_from_slice(&content);
+                    }
+                    3 => {
+                        region.write_words(at, &vec![0; len]).expect("written");
+                        memory[at..at + len].fill(0);
+                    }
+                    4 => {
+                        region.discard(at, len).expect("discarded");
+                        memory[at..at + len].fill(0);
+                    }
+                    5 => {
+                        // Left in place by the kernel, with its marks.
+                        area.advise(pages, Advice::Free).expect("freed");
+                        region.write_words(at, &vec![round as u8; len]).expect("written");
+                        memory[at..at + len].fill(round as u8);
+                    }
+                    6 => {
+                        let mut found = vec![0; len];
+                        region.read_at(at, &mut found).expect("read");
+                        assert!(found == memory[at..at + len], "{base:?}, round {round}");
+                    }
+                    7 => {
+                        region.protect(at, len, Access::Read).expect("protected");
+                        region.protect(at, len, Access::Write).expect("allowed");
+                    }
+                    _ => region.page_out(at, len).expect("paged out"),
+                }
+            }
+            let name = path.with_file_name(format!("mixed{round}.pim"));
+            // Without one now and then: a chain of images has an end.
+            let on_last = random(8) > 0 && round % 12 > 0;
+            let with_base = PackOptions { base: last.clone().filter(|_| on_last), ..options() };
+            if random(6) == 0 {
+                let nowhere = path.with_file_name("none").join("mixed.pim");
+                region.snapshot(nowhere, with_base.clone(), || {}, || {}).expect_err("no directory");
+            }
+            let (again, at) = (path.with_file_name("again.pim"), random(PAGES) * 4096);
+            let stop = || {
+                region.snapshot(&again, options(), || {}, || {}).expect_err("it is being saved");
+                region.write_words(at, &[round as u8 + 1; 4096]).expect("written");
+            };
+            region.snapshot(&name, with_base, stop, || {}).expect("saved");
+            memory[at..at + 4096].fill(round as u8 + 1);
+            let saved = content(&name);
+            let wrong = saved.chunks(4096).zip(memory.chunks(4096)).position(|(a, b)| a != b);
+            assert!(
+                wrong.is_none() && saved.len() == memory.len(),
+                "{base:?}, round {round}: page {wrong:?}"
+            );
+            last = Some(Arc::new(Image::open(&name, Some(options().key)).expect("an image")));
+            if round == 12 {
+                region.grow(Bytes::mib(2)).expect("grown");
+                memory.resize(10 << 20, 0);
+                region.write_words(9 << 20, b"in the new part.").expect("written");
+                memory[9 << 20..(9 << 20) + 16].copy_from_slice(b"in the new part.");
+            }
         }
     }
 }

@@ -26,7 +26,7 @@ use index::Index;
 use scratch::Pool;
 
 /// The most layers below an image. Each may be asked for a block.
-const LAYERS_MOST: usize = 16;
+pub(crate) const LAYERS_MOST: usize = 16;
 
 /// The content of a range, as far as it is known without a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

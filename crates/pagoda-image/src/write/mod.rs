@@ -6,6 +6,7 @@
 
 mod pack;
 
+use std::iter;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -30,7 +31,7 @@ use pagoda_linux::mem::words::zeroed_words;
 use pagoda_linux::mem::zero_scan;
 
 use crate::error::ImageError;
-use crate::read::{Image, Totals};
+use crate::read::{Image, LAYERS_MOST, Totals};
 pub use pack::{Progress, pack};
 
 /// Packed bytes that are gathered for one write.
@@ -100,7 +101,8 @@ impl Writer {
     /// zero; in a difference it is the base's, where that has one.
     ///
     /// # Errors
-    /// If the file can't be made, or no image has that length or block size.
+    /// If the file can't be made, no image has that length or block size, or one with so many
+    /// layers below it could not be opened.
     pub fn create(path: &Path, len_bytes: u64, mut options: PackOptions) -> Result<Self, ImageError> {
         if let Some(base) = &options.base {
             options.block_bytes = base.block_bytes();
@@ -118,6 +120,9 @@ impl Writer {
         {
             let error = std::io::Error::other("it is the base of the difference; choose another name");
             return Err(ImageError::write(path, error));
+        }
+        if iter::successors(options.base.as_ref(), |base| base.base()).count() > LAYERS_MOST {
+            return Err(ImageError::TooManyLayers { path: path.to_owned(), most: LAYERS_MOST });
         }
         let base = options.base.as_ref().map(|base| Base {
             root: base.root(),

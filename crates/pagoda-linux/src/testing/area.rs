@@ -223,6 +223,22 @@ impl Area {
         self.hold(from, old_len)
     }
 
+    /// mremap(2) of these OS pages onto those of another area from `to` on, which are replaced.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn remap_into(&self, pages: Range<usize>, other: &Self, to: usize) -> io::Result<()> {
+        let (from, len) = self.at(&pages);
+        let (target, _) = other.at(&(to..to + pages.len()));
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // SAFETY: both ranges are the areas' own, and there is no reference to them.
+        let moved = unsafe { libc::mremap(pointer(from), len, len, flags, pointer(target)) };
+        if moved == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        self.hold(from, len)
+    }
+
     /// mremap(2) of these OS pages to the first `len` of them, where they are; the rest is
     /// unmapped.
     ///

@@ -10,12 +10,14 @@
 //!
 //! Both are looked at with the gate held exclusively, so that no page comes or goes between one
 //! look and the other. What the program discards the kernel drops when it likes; that shows at the
-//! next look. This module must never change what the region holds.
+//! next look. What the program moves to the region has the marks and entries of its earlier place:
+//! it is refused. This module must never change what the region holds.
 
 use std::io;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
+use pagoda_core::image::Root;
 use pagoda_core::migrate::geometry::{STRIPE_BYTES, STRIPE_PAGES};
 use pagoda_core::migrate::pages::{PageSet, StripePages};
 use pagoda_core::page::OS_PAGE;
@@ -43,6 +45,8 @@ const FORGET_TRIES: u32 = 1000;
 
 const UNMAPPED: &str = "a part of the region was unmapped";
 
+const MOVED: &str = "other memory was moved to a part of the region";
+
 /// A region that is being sent.
 pub(crate) struct RegionSource<'a> {
     pub(super) engine: &'a Engine,
@@ -53,6 +57,8 @@ pub(crate) struct RegionSource<'a> {
     looking: Mutex<Looking>,
     /// Writes go on to be tracked when it is dropped.
     keeps_tracking: bool,
+    /// The last move of memory to it before it began.
+    moved: u64,
     _sending: Sending<'a>,
 }
 
@@ -82,7 +88,8 @@ impl<'a> RegionSource<'a> {
         check_mapped(range, |mapping| mapping.read).map_err(|error| Error::Source(unreadable(error)))?;
         let sending = region.sending().ok_or(Error::SentAlready)?;
         let scanner = PagemapScanner::new().map_err(Error::Source)?;
-        let last = region.take_last_save().filter(fits);
+        let moved = engine.gate_shared().last_move_to(range);
+        let last = region.take_last_save().filter(|last| last.moved == moved && fits(last));
         let is_first = last.is_none();
         if is_first {
             engine.space.track_writes(range).map_err(|errno| Error::Source(errno.into()))?;
@@ -96,6 +103,7 @@ impl<'a> RegionSource<'a> {
             told: last.map_or_else(none, |last| last.told),
             looking: Mutex::new(Looking { scanner, is_first }),
             keeps_tracking: false,
+            moved,
             _sending: sending,
         };
         if is_first {
@@ -110,11 +118,12 @@ impl<'a> RegionSource<'a> {
         !self.looking.lock().unwrap_or_else(PoisonError::into_inner).is_first
     }
 
-    /// Leaves writes tracked. Gives `keep` the pages that the other side holds as other than zero,
-    /// before the region can be sent or saved again.
-    pub(crate) fn keep_tracking(mut self, keep: impl FnOnce(PageSet)) {
+    /// Leaves writes tracked, for the save after this one of `region`, whose image has this root.
+    pub(crate) fn keep_tracking(mut self, region: &Managed, root: Root) {
         self.keeps_tracking = true;
-        keep(std::mem::replace(&mut self.told, PageSet::new(zeroed_words(0))));
+        let told = std::mem::replace(&mut self.told, PageSet::new(zeroed_words(0)));
+        // Before the region can be sent or saved again.
+        region.set_last_save(LastSave { root, told, moved: self.moved });
     }
 
     /// Swapped-out pages that readers have handed out are handed out again.
@@ -187,6 +196,9 @@ impl<'a> RegionSource<'a> {
         zero: &PageSet,
     ) -> io::Result<u64> {
         let table = self.engine.gate_exclusive();
+        if table.last_move_to(look) > self.moved {
+            return Err(io::Error::other(MOVED));
+        }
         let mut held = Held::new(look);
         let mut written = self.look_at_present(looking, look, data, &mut held)?;
         let entry_bytes = self.engine.entry_bytes();

@@ -36,6 +36,8 @@ pub(crate) struct LastSave {
     pub(crate) root: Root,
     /// The pages that its image has as other than zero.
     pub(crate) told: PageSet,
+    /// The last move of memory to it before that.
+    pub(crate) moved: u64,
 }
 
 /// The right to send a region, one at a time; given back on drop.

@@ -48,11 +48,14 @@ pub(crate) struct Table {
     entry_bytes: usize,
     /// Events that wait for another thread's; see `order`.
     pub(crate) order: EventOrder,
+    /// How many spans the program has moved.
+    moves: u64,
 }
 
 impl Table {
     pub(crate) fn new(base: BasePage) -> Self {
-        Self { spans: BTreeMap::new(), entry_bytes: entry_bytes(base), order: EventOrder::default() }
+        let (spans, order) = (BTreeMap::new(), EventOrder::default());
+        Self { spans, entry_bytes: entry_bytes(base), order, moves: 0 }
     }
     pub(crate) fn entry_bytes(&self) -> usize {
         self.entry_bytes
@@ -74,6 +77,12 @@ impl Table {
             at = span.range().end();
             Some(span)
         })
+    }
+    /// The number of the last move that brought a part of `range` there. With such a part came the
+    /// kernel's marks of its pages, and what its entries say: that was of the earlier place.
+    #[cfg(feature = "migrate")]
+    pub(crate) fn last_move_to(&self, range: PageRange) -> u64 {
+        self.spans_in(range).map(|span| span.moved).max().unwrap_or(0)
     }
     /// Every span, lowest address first.
     pub(crate) fn spans(&self) -> impl Iterator<Item = &Span> {
@@ -246,7 +255,8 @@ impl Table {
     pub(crate) fn put_moved(&mut self, span: Span, from: usize, to: usize) {
         let delta = to.wrapping_sub(from);
         let range = PageRange::at(span.range.start().wrapping_add(delta), span.range.len());
-        let moved = Span { range, origin: span.origin.wrapping_add(delta), ..span };
+        self.moves += 1;
+        let moved = Span { range, origin: span.origin.wrapping_add(delta), moved: self.moves, ..span };
         self.spans.insert(range.start(), moved);
     }
 }

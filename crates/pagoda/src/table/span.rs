@@ -108,6 +108,8 @@ pub(crate) struct Span {
     /// Whether OS pages there may be collapsed to huge pages that the entries don't show, though
     /// the filler makes none.
     pub(super) joined: AtomicBool,
+    /// The number of the move that brought it here, of those of the table; 0 without one.
+    pub(super) moved: u64,
 }
 
 /// One entry seen from one span: where its granules are, and which of them belong to the span.
@@ -144,14 +146,14 @@ impl Page {
 impl Span {
     pub(super) fn new(range: PageRange, origin: usize, entries: Entries, filler: Filler) -> Self {
         let (movable, joined) = (AtomicBool::new(true), AtomicBool::new(false));
-        Self { range, origin, entries, filler, movable, joined }
+        Self { range, origin, entries, filler, movable, joined, moved: 0 }
     }
     /// The same where only `range` of it is left.
     pub(super) fn part(&self, range: PageRange) -> Self {
         let [movable, joined] =
             [&self.movable, &self.joined].map(|flag| AtomicBool::new(flag.load(Ordering::Relaxed)));
-        let Self { origin, filler, .. } = *self;
-        Self { range, origin, entries: Arc::clone(&self.entries), filler, movable, joined }
+        let Self { origin, filler, moved, .. } = *self;
+        Self { range, origin, entries: Arc::clone(&self.entries), filler, movable, joined, moved }
     }
     pub(crate) fn range(&self) -> PageRange {
         self.range
