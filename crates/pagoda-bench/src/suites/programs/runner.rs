@@ -150,6 +150,8 @@ fn digest(mut pipe: impl Read) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use pagoda_linux::testing::wait::until;
+
     use super::*;
 
     fn shell(script: &str, expected: Option<u64>, limit: Duration) -> Ran {
@@ -178,7 +180,8 @@ mod tests {
         let late = shell(&script, None, Duration::from_millis(300));
         assert_eq!((late.end, late.seconds), (End::Timeout, 0.3));
         let helper = std::fs::read_to_string(&pid).expect("it was written in time");
-        let state = std::fs::read_to_string(format!("/proc/{}/stat", helper.trim())).unwrap_or_default();
-        assert!(state.is_empty() || state.contains(") Z "), "{state}");
+        let state = || std::fs::read_to_string(format!("/proc/{}/stat", helper.trim())).unwrap_or_default();
+        // It was killed, which takes it a moment.
+        until("the helper has ended", || state().is_empty() || state().contains(") Z "));
     }
 }
