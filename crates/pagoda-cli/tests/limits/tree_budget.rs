@@ -27,8 +27,34 @@ const PAUSE: Duration = Duration::from_millis(8);
 /// Seen from outside, all of them have to have been there at once.
 const SAMPLES_LEAST: usize = 20;
 
+/// Of runs in a row in which more was copied. Where reclaim made the copies each run had 119 to 143
+/// MiB; where it does not, one in 25 has more than the most.
+const TRIES: usize = 3;
+
 /// From outside.
 pub fn is_kept() -> Result<String, String> {
+    let mut outcome = try_once()?;
+    for _ in 1..TRIES {
+        if outcome.copied <= COPIED_MIB << 20 {
+            break;
+        }
+        outcome = try_once()?;
+    }
+    let Outcome { most, copied, of_all } = outcome;
+    if copied > COPIED_MIB << 20 {
+        return Err(format!("{most} bytes at a sample, {copied} of them copied on write"));
+    }
+    Ok(format!("{} MiB at most, {} MiB copied on write, {of_all} samples", most >> 20, copied >> 20))
+}
+
+/// What one run has shown.
+struct Outcome {
+    most: u64,
+    copied: u64,
+    of_all: usize,
+}
+
+fn try_once() -> Result<Outcome, String> {
     let begun = begin(&[], &["-m", "64M"], &["family"])?;
     let mut watch = Watch::default();
     let (mut most, mut of_all) = (0, 0);
@@ -42,10 +68,10 @@ pub fn is_kept() -> Result<String, String> {
         return Err(format!("all of them were seen {of_all} times only"));
     }
     let copied = ended.counter("copied_on_write_peak_bytes")?;
-    if copied > COPIED_MIB << 20 || most > ((BUDGET_MIB + OVER_MIB) << 20) + copied {
+    if most > ((BUDGET_MIB + OVER_MIB) << 20) + copied {
         return Err(format!("{most} bytes at a sample, {copied} of them copied on write"));
     }
-    Ok(format!("{} MiB at most, {} MiB copied on write, {of_all} samples", most >> 20, copied >> 20))
+    Ok(Outcome { most, copied, of_all })
 }
 
 /// In the program.
