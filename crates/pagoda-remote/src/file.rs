@@ -120,7 +120,7 @@ impl File {
                 piece.set(Ok(bytes.into()));
                 continue;
             }
-            // What is waited for comes by itself.
+            // An awaited piece comes by itself.
             let goes_on = run.last().is_some_and(|(last, _)| last + 1 == number && number != ahead_of);
             if !goes_on || run.len() == REQUEST_PIECES {
                 self.request(std::mem::take(&mut run));

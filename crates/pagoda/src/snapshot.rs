@@ -18,6 +18,7 @@ use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
 use pagoda_image::{ImageError, PackOptions, Writer, Written};
 use pagoda_linux::mem::words::zeroed_words;
+use pagoda_linux::process::joinable::both;
 use pagoda_migrate::{LiveReader, LiveSource, Room};
 
 use crate::migrate::source::RegionSource;
@@ -31,7 +32,7 @@ const ROUNDS_MOST: u32 = 6;
 const LEFT_PAGES: u64 = 1024;
 
 /// Pages that are copied in the pause without taking memory for them then: 16 MiB.
-const COPIED_PAGES: usize = 4096;
+const COPIED_PAGES: u64 = 4096;
 
 /// Threads that copy in the pause.
 const COPIERS: usize = 2;
@@ -73,8 +74,9 @@ pub struct Saved {
 impl Region {
     /// Has writes tracked from the end of a save on, or not any more, which is how a region begins.
     /// A save whose [base](PackOptions::base) is the image of the last one then reads and packs
-    /// only what was written since. The first write to a page after a save costs a microsecond
-    /// more. To send the region ends it, as does a save that fails: the next save reads all.
+    /// only the pages written or evicted since. The first write to a page after a save costs a
+    /// fault in the kernel. Sending the region ends it, as does a save that fails: the next save
+    /// reads all.
     ///
     /// Takes effect with the next save.
     pub fn track_saves(&self, yes: bool) {
@@ -137,7 +139,7 @@ impl Managed {
             saving.pack_left()?;
             rounds += 1;
         }
-        let mut copied = Copied::new();
+        let mut copied = Copied::new(saving.left.pages);
         stop();
         let begin = Instant::now();
         let save = || saving.copy_left(&mut copied).and_then(|()| saving.check(&copied));
@@ -179,8 +181,10 @@ struct CopiedStripe {
 }
 
 impl Copied {
-    fn new() -> Self {
-        Self { parts: std::array::from_fn(|_| CopiedPart::new()), pages: 0 }
+    /// For a region of so many pages.
+    fn new(pages: u64) -> Self {
+        let pages = pages.min(COPIED_PAGES) as usize / COPIERS;
+        Self { parts: std::array::from_fn(|_| CopiedPart::new(pages)), pages: 0 }
     }
 
     /// The stripe that begins with page `first`, if it was copied.
@@ -193,9 +197,9 @@ impl Copied {
 }
 
 impl CopiedPart {
-    fn new() -> Self {
+    fn new(pages: usize) -> Self {
         // Written once: in the pause a first touch would take longer than the copy.
-        let mut bytes = vec![1; COPIED_PAGES / COPIERS * OS_PAGE];
+        let mut bytes = vec![1; pages * OS_PAGE];
         bytes.clear();
         Self { stripes: Vec::new(), bytes, room: Room::default() }
     }
@@ -334,16 +338,9 @@ impl<'a> Saving<'a> {
         let (own, others) = stripes.split_at(stripes.len() / 2);
         let ([part, other_part], [reader, other_reader]) = (&mut copied.parts, &mut self.readers);
         let left = &self.left;
-        let is_all = std::thread::scope(|threads| {
-            let copy = || other_part.copy(left, others, &mut **other_reader);
-            let start = || std::thread::Builder::new().spawn_scoped(threads, copy).ok();
-            let other = (!others.is_empty()).then(start).flatten();
-            part.copy(left, own, &mut **reader)?;
-            let Some(other) = other else { return Ok(others.is_empty()) };
-            other.join().expect("a copy does not panic").map(|()| true)
-        })?;
-        // No other thread could be started.
-        if is_all { Ok(()) } else { other_part.copy(left, others, &mut **other_reader) }
+        let copy_own = || part.copy(left, own, &mut **reader);
+        let (copied, others_copied) = both(copy_own, || other_part.copy(left, others, &mut **other_reader));
+        copied.and(others_copied)
     }
 
     fn pack_copied(&mut self, copied: &Copied) -> Result<(), SnapshotError> {

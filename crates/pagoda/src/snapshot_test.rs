@@ -26,7 +26,7 @@ fn is_refused(region: &Region, path: &Path, dirty: bool, meanwhile: impl FnOnce(
     if dirty {
         region.write_words(AT, b"in round").expect("written");
     }
-    let mut copied = Copied::new();
+    let mut copied = Copied::new(saving.left.pages);
     saving.copy_left(&mut copied).expect("copied");
     assert!((copied.pages > 0) >= dirty);
     meanwhile();

@@ -33,8 +33,12 @@ fn fill(region: &mut Region) -> Vec<u8> {
     memory
 }
 
+fn opened(path: &std::path::Path) -> Arc<Image> {
+    Arc::new(Image::open(path, Some(options().key)).expect("an image"))
+}
+
 fn content(path: &std::path::Path) -> Vec<u8> {
-    let image = Image::open(path, Some(Key::new([4; 32]))).expect("an image");
+    let image = opened(path);
     let mut memory = vec![0; image.len_bytes() as usize];
     image.read_at(0, &mut memory).expect("read");
     memory
@@ -62,7 +66,7 @@ fn what_is_saved_is_restored_for_every_base_page_codec_and_block() {
         region.discard(0, 1 << 20).expect("discarded");
         memory[..1 << 20].fill(0);
         let again = manager.restore(&path).key(options.key.clone()).create().expect("restored");
-        let base_image = Arc::new(Image::open(&path, Some(options.key.clone())).expect("an image"));
+        let base_image = opened(&path);
         let later = path.with_file_name("later.pim");
         let with_base = PackOptions { base: Some(base_image), ..options };
         let saved = region.snapshot(&later, with_base, || {}, || {}).expect("saved");
@@ -96,7 +100,7 @@ fn saves_that_are_tracked_have_what_was_written_discarded_and_evicted_between() 
             if budget > Bytes::mib(56) {
                 assert_eq!(saved.rounds == 0, round > 0, "round {round}: all was read");
             }
-            last = Some(Arc::new(Image::open(&name, Some(options().key)).expect("an image")));
+            last = Some(opened(&name));
             // Written in place, written and evicted, evicted as it was, discarded, and read again.
             let at = (3 + round) << 20;
             region.write_at(at, b"in place").expect("written");
@@ -113,8 +117,7 @@ fn saves_that_are_tracked_have_what_was_written_discarded_and_evicted_between() 
             memory[at + (40 << 20)..at + (40 << 20) + 4096].fill(0);
         }
         // Another base: all is read.
-        let first =
-            Arc::new(Image::open(&path.with_file_name("save0.pim"), Some(options().key)).expect("an image"));
+        let first = opened(&path.with_file_name("save0.pim"));
         let again = path.with_file_name("again.pim");
         let with_base = PackOptions { base: Some(first), ..options() };
         let saved = region.snapshot(&again, with_base, || {}, || {}).expect("saved");
@@ -123,13 +126,13 @@ fn saves_that_are_tracked_have_what_was_written_discarded_and_evicted_between() 
         // The same of a restored region, whose pages come from the image.
         let mut region = manager.restore(&again).key(options().key).create().expect("restored");
         region.track_saves(true);
-        let mut base_image = Arc::new(Image::open(&again, Some(options().key)).expect("an image"));
+        let mut base_image = opened(&again);
         for (round, at) in [5 << 20, 30 << 20, 50 << 20].into_iter().enumerate() {
             let name = path.with_file_name(format!("restored{round}.pim"));
             let with_base = PackOptions { base: Some(base_image), ..options() };
             region.snapshot(&name, with_base, || {}, || {}).expect("saved");
             assert!(content(&name) == memory, "{base:?}, restored, round {round}");
-            base_image = Arc::new(Image::open(&name, Some(options().key)).expect("an image"));
+            base_image = opened(&name);
             region.write_at(at, b"restored and written").expect("written");
             memory[at..at + 20].copy_from_slice(b"restored and written");
             region.page_out(at, 1 << 20).expect("paged out");
@@ -151,8 +154,7 @@ fn pages_that_were_moved_from_another_region_are_saved() {
         });
         let save = |region: &Region, name: &str, base: Option<&std::path::Path>| {
             let path = path.with_file_name(name);
-            let open = |path| Arc::new(Image::open(path, Some(options().key)).expect("an image"));
-            let with_base = PackOptions { base: base.map(open), ..options() };
+            let with_base = PackOptions { base: base.map(opened), ..options() };
             region.snapshot(&path, with_base, || {}, || {}).expect("saved");
             path
         };
@@ -270,7 +272,7 @@ fn saves_in_a_row_have_all_that_happened_between() {
                 wrong.is_none() && saved.len() == memory.len(),
                 "{base:?}, round {round}: page {wrong:?}"
             );
-            last = Some(Arc::new(Image::open(&name, Some(options().key)).expect("an image")));
+            last = Some(opened(&name));
             if round == 12 {
                 region.grow(Bytes::mib(2)).expect("grown");
                 memory.resize(10 << 20, 0);
@@ -378,7 +380,7 @@ fn a_running_owner_is_saved_at_one_instant() {
             let path = path.with_file_name(format!("running{round}.pim"));
             let with_base = PackOptions { base: last.take(), ..options() };
             region.snapshot(&path, with_base, stop, go_on).expect("saved");
-            last = Some(Arc::new(Image::open(&path, Some(options().key)).expect("an image")));
+            last = Some(opened(&path));
             let at = written.load(Ordering::Acquire);
             let (number, last) = (at >> 32, at as u32 as usize);
             let memory = content(&path);

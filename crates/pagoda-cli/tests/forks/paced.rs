@@ -19,7 +19,7 @@ pub const COPIED_MAX: u64 = 20 << 20;
 /// How long a process waits for its engine.
 const ENGINE_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// How long an engine may take to see what it shares: several looks of its watcher.
+/// How long an engine may take to see its shared memory: several looks of its watcher.
 const LOOKS: Duration = Duration::from_millis(300);
 
 /// Word `i` of a page as the process `by` writes it: three of four don't compress.

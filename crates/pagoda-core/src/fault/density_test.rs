@@ -62,7 +62,7 @@ fn a_range_that_is_in_use_starts_as_small_as_it_is_sparse() {
     assert_eq!(size(&regular(64 << 10, 4)), BasePage::K16, "its four pages lie together");
     assert_eq!(size(&Touched::default()), BasePage::K64, "nothing is known");
     assert_eq!(size(&Touched::of([0..4096, 65536..69632])), BasePage::K64, "two pages are no evidence");
-    // What was sparse once grows by its later touches, as any range does.
+    // A sparse range grows by its later touches, as any range does.
     let mut chooser = Chooser::in_use(LENGTH, &sparse());
     assert_eq!(sizes(&mut chooser, &dense(), 6).last(), Some(&BasePage::K64));
 }

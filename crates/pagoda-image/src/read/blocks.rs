@@ -117,7 +117,8 @@ impl Image {
             scratch.packed.resize(stored.len as usize, 0);
             self.read_packed(stored.place, &mut scratch.packed)?;
             let Scratch { packed, block: content, zstd, .. } = scratch;
-            self.unpack_own(block, stored, packed, content, zstd)?;
+            let unpacked = self.unpack(block, stored, packed, content, zstd);
+            unpacked.inspect_err(|_| self.forget(stored))?;
             scratch.number = Some(block);
         }
         part.copy_from_slice(&scratch.block[within..within + part.len()]);
@@ -151,7 +152,8 @@ impl Image {
         let mut packed = &packed[..];
         for ((stored, content), block) in run.iter().zip(into.chunks_mut(block_bytes)).zip(block..) {
             let (own, rest) = packed.split_at(stored.len as usize);
-            self.unpack_own(block, stored, own, content, zstd)?;
+            let unpacked = self.unpack(block, stored, own, content, zstd);
+            unpacked.inspect_err(|_| self.forget(stored))?;
             packed = rest;
         }
         Ok(run.len() * block_bytes)
@@ -161,17 +163,9 @@ impl Image {
         self.file.read_exact_at(into, place).map_err(|error| self.file.unread(&self.path, error))
     }
 
-    /// The same as [`Self::unpack`], of bytes that were read from the image's own file.
-    fn unpack_own(
-        &self,
-        block: u64,
-        stored: &Stored,
-        packed: &[u8],
-        content: &mut [u8],
-        zstd: &mut Decompressor,
-    ) -> Result<(), ImageError> {
-        let unpacked = self.unpack(block, stored, packed, content, zstd);
-        unpacked.inspect_err(|_| self.file.forget(stored.place..stored.place + u64::from(stored.len)))
+    /// Has the bytes of a damaged block read again the next time, where a copy of them is kept.
+    fn forget(&self, stored: &Stored) {
+        self.file.forget(stored.place..stored.place + u64::from(stored.len));
     }
 
     /// Unpacks one block, and checks it. `content` may hold anything after an error.

@@ -312,7 +312,7 @@ impl Image {
     }
 
     /// Whether a range is known to be zero all over without a read. An entry of the index that says
-    /// otherwise is believed, whether or not it is damaged: whoever reads the block checks it.
+    /// otherwise is believed, whether or not it is damaged: a read of the block checks it.
     #[must_use]
     pub fn is_zero(&self, offset: u64, len: usize) -> bool {
         let block_bytes = u64::from(self.block_bytes());

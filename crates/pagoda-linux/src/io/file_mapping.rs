@@ -28,7 +28,7 @@ pub fn drop_cached(file: &File) -> io::Result<()> {
 #[derive(Debug)]
 pub struct FileMapping {
     range: PageRange,
-    /// It has own copies of what is written or populated.
+    /// Written and populated pages are copies of its own.
     is_private: bool,
 }
 

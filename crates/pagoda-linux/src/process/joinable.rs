@@ -10,8 +10,9 @@ use std::any::Any;
 use std::ffi::{CString, c_void};
 use std::io;
 use std::mem::{ManuallyDrop, MaybeUninit};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr;
+use std::sync::{Mutex, PoisonError};
 
 /// As large as a stack of `std::thread`.
 const STACK_BYTES: usize = 2 << 20;
@@ -78,7 +79,7 @@ impl JoinableThread {
     /// Waits for its end, in the process that has started it.
     ///
     /// # Errors
-    /// What it has panicked with; the message was printed then.
+    /// The value that it has panicked with; the message was printed then.
     pub fn join(self) -> Result<(), Panicked> {
         let joined = ManuallyDrop::new(self);
         let mut ended: *mut c_void = ptr::null_mut();
@@ -104,6 +105,43 @@ impl Drop for JoinableThread {
     }
 }
 
+/// Runs `own` here and `other` on a thread meanwhile, or here afterwards where none can be started.
+/// Returns when both have ended.
+///
+/// # Panics
+/// If one of them does.
+pub fn both<A, B: Send>(own: impl FnOnce() -> A, other: impl FnOnce() -> B + Send) -> (A, B) {
+    /// Waits for the thread, also while a panic of `own` unwinds: it borrows from the caller.
+    struct Joins(Option<JoinableThread>);
+    impl Drop for Joins {
+        fn drop(&mut self) {
+            self.0.take().into_iter().for_each(|thread| drop(thread.join()));
+        }
+    }
+    let shared = Mutex::new((Some(other), None));
+    let run_other = || {
+        let lock = || shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = lock().0.take();
+        if let Some(other) = taken {
+            let outcome = catch_unwind(AssertUnwindSafe(other));
+            lock().1 = Some(outcome);
+        }
+    };
+    let body: Box<dyn FnOnce() + Send + '_> = Box::new(run_other);
+    // SAFETY: only the lifetime changes. The thread is joined before anything that it borrows goes:
+    // by `Joins`, which is dropped before them. If it could not be started, the box is dropped at
+    // once.
+    let body =
+        unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + '_>, Box<dyn FnOnce() + Send>>(body) };
+    let thread = Joins(JoinableThread::start("pagoda-beside", body).ok());
+    let of_own = own();
+    drop(thread);
+    run_other();
+    let (_, outcome) = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let of_other = outcome.expect("it was run").unwrap_or_else(|panicked| resume_unwind(panicked));
+    (of_own, of_other)
+}
+
 extern "C" fn run(start: *mut c_void) -> *mut c_void {
     // SAFETY: the address is that of the box which `start` has leaked for this thread alone.
     let Start { name, body } = *unsafe { Box::from_raw(start.cast::<Start>()) };
@@ -118,6 +156,7 @@ extern "C" fn run(start: *mut c_void) -> *mut c_void {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc::channel;
 
     #[test]
@@ -138,6 +177,34 @@ mod tests {
         let thread = JoinableThread::start("pagoda-test", || std::panic::panic_any(7u32)).expect("a thread");
         let panicked = thread.join().expect_err("a panic");
         assert_eq!(panicked.downcast_ref::<u32>(), Some(&7));
+    }
+
+    #[test]
+    fn both_run_at_once_and_a_panic_of_either_comes_after_the_other() {
+        let ((to_own, from_other), (to_other, from_own)) = (channel(), channel());
+        let own = || {
+            to_other.send(()).expect("it waits");
+            from_other.recv().expect("sent")
+        };
+        let other = move || {
+            from_own.recv().expect("sent");
+            to_own.send(5).expect("it waits");
+            6
+        };
+        assert_eq!(both(own, other), (5, 6));
+        let ended = AtomicBool::new(false);
+        let panics = |of_own: bool| {
+            let end = |panics: bool| {
+                if panics {
+                    std::panic::panic_any(7u32);
+                }
+                ended.store(true, Ordering::Release);
+            };
+            let outcome = catch_unwind(AssertUnwindSafe(|| both(|| end(of_own), || end(!of_own))));
+            outcome.expect_err("a panic").downcast_ref::<u32>() == Some(&7)
+                && ended.swap(false, Ordering::AcqRel)
+        };
+        assert!(panics(true) && panics(false));
     }
 
     #[test]

@@ -214,10 +214,11 @@ impl PagemapScanner {
         end: usize,
         mut f: impl FnMut(Range<usize>),
     ) -> io::Result<()> {
-        let what = What { inverted: POPULATED, all: POPULATED, any: 0, ..What::is(0) };
-        self.scan_runs(start, end, What { shown: 0, ..what }, |run, _| f(run))
+        let what = What { flags: 0, inverted: POPULATED, all: POPULATED, any: 0, shown: 0 };
+        self.scan_runs(start, end, what, |run, _| f(run))
     }
 
+    /// Calls `f` with each maximal run of matching pages of one presence.
     fn scan_runs(
         &mut self,
         start: usize,
@@ -243,12 +244,7 @@ impl PagemapScanner {
     /// # Panics
     /// If an end is not a multiple of [`OS_PAGE`].
     pub fn guards(&mut self, start: usize, end: usize, mut f: impl FnMut(Range<usize>)) -> io::Result<()> {
-        assert_whole_pages(start, end);
-        let Buffer::Scan(regions) = &mut self.buffer else { return Err(io::ErrorKind::Unsupported.into()) };
-        let mut runs = Runs { open: None, f: |run, ()| f(run) };
-        scan(&self.file, regions, start..end, What::is(PAGE_IS_GUARD), &mut runs, |_, _| ())?;
-        runs.finish();
-        Ok(())
+        self.scan_runs(start, end, What::is(PAGE_IS_GUARD), |run, _| f(run))
     }
 
     /// How many bytes of `start..end` are mapped by huge pages.
@@ -259,12 +255,8 @@ impl PagemapScanner {
     /// # Panics
     /// If an end is not a multiple of [`OS_PAGE`].
     pub fn huge_bytes(&mut self, start: usize, end: usize) -> io::Result<usize> {
-        assert_whole_pages(start, end);
-        let Buffer::Scan(regions) = &mut self.buffer else { return Err(io::ErrorKind::Unsupported.into()) };
         let mut bytes = 0;
-        let mut runs = Runs { open: None, f: |run: Range<usize>, ()| bytes += run.len() };
-        scan(&self.file, regions, start..end, What::is(PAGE_IS_HUGE), &mut runs, |_, _| ())?;
-        runs.finish();
+        self.scan_runs(start, end, What::is(PAGE_IS_HUGE), |run, _| bytes += run.len())?;
         Ok(bytes)
     }
 }

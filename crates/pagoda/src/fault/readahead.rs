@@ -61,7 +61,7 @@ impl Engine {
         let all = Granules::range(0, (entry_bytes / OS_PAGE) as u32);
         let mut room = [0; OS_PAGE];
         let indices = span.indices(span.range(), entry_bytes);
-        let may_come = |index: &usize| {
+        let comes = |index: &usize| {
             if !self.may_use_frames() || self.free() < self.marks().low {
                 return false;
             }
@@ -77,7 +77,7 @@ impl Engine {
                 _ => None,
             };
             let mut after = word;
-            let comes = content.is_some_and(|(handle, content)| {
+            let all_came = content.is_some_and(|(handle, content)| {
                 content.runs().flat_map(|(from, to)| from..to).all(|granule| {
                     let (stored, at) = (Handle::from_bits(handle), granule as usize * OS_PAGE);
                     if let Err(error) = self.store.get(stored, at, &mut room, scratch) {
@@ -92,9 +92,9 @@ impl Engine {
             });
             self.ledger.changed(word, after);
             give(span.entry(*index), after);
-            comes
+            all_came
         };
-        let came = onwards(first, indices, extent).take(self.ahead_pages()).take_while(may_come).count();
+        let came = onwards(first, indices, extent).take(self.ahead_pages()).take_while(comes).count();
         self.counters.add(Counter::FetchedAhead, came as u64);
         came
     }

@@ -39,9 +39,9 @@ impl Engine {
         is_sparse.then_some(content)
     }
 
-    /// The part of a stored page that is swapped in where the page is sparse: what has content, and
-    /// the missing granule. A second fault on the page that misses a granule of zeroes gets all of
-    /// it: the program uses more of it than had content.
+    /// The part of a stored page that is swapped in where the page is sparse: the granules with
+    /// content, and the missing one. A second fault on the page that misses a granule of zeroes
+    /// gets all of it: the program uses more of it than had content.
     pub(super) fn content_around(&self, taken: &Taken<'_>, handle: u64) -> Option<Part> {
         if taken.is_of_file {
             return None;

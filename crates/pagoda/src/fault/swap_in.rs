@@ -70,7 +70,7 @@ impl Engine {
         true
     }
 
-    /// What was stored lies in `slot` now. Frames are `there` of these granules.
+    /// The stored content lies in `slot` now. Frames are `there` of these granules.
     fn staged_from_store(
         &self,
         entries: &Entries,

@@ -61,8 +61,8 @@ impl Engine {
         let _ = self.hold_due_ns.fetch_update(Ordering::AcqRel, Ordering::Acquire, sooner);
     }
 
-    /// Holds writes to all managed memory, once, as soon as that is due and copies of what is
-    /// shared would not fit. Right after the kernel's count of it was looked at.
+    /// Holds writes to all managed memory, once, as soon as that is due and copies of shared
+    /// pages would not fit. Right after the kernel's count of it was looked at.
     pub(crate) fn hold_writes_if_due(&self) {
         let due = self.hold_due_ns.load(Ordering::Acquire);
         if due > now_ns() {

@@ -165,7 +165,7 @@ impl<'a> RegionSource<'a> {
             })?;
             return Ok(written);
         }
-        // A page that was not written since the last look is what it was then, if it is there.
+        // A present page that was not written since the last look has its content of then.
         let mut at = look.start();
         scanner.absent_runs(look.start(), look.end(), |run| {
             held.add(at..run.start);

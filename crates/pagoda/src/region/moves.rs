@@ -115,7 +115,7 @@ impl Managed {
     pub(crate) fn set_last_save(&self, last: LastSave) {
         *self.moves.last_save.lock().unwrap_or_else(PoisonError::into_inner) = Some(last);
     }
-    /// What was kept, for the one that has the right to send the region.
+    /// The last save, for a caller with the right to send the region.
     pub(crate) fn take_last_save(&self) -> Option<LastSave> {
         self.moves.last_save.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

@@ -98,7 +98,7 @@ impl Ledger {
     pub(crate) fn took(&self, bytes: i64) {
         self.held_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
-    /// This process copies so much of what it shares.
+    /// This process copies so much of the memory that it shares.
     pub(crate) fn copied(&self, bytes: u64) {
         let rest = |others: u64| Some(others.saturating_sub(bytes));
         let others = self.others_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest);

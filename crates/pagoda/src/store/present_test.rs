@@ -10,7 +10,7 @@ use super::{Put, Store};
 #[test]
 fn absent_pages_are_stored_as_zeroes_and_are_not_counted() {
     let (_directory, store, mut scratch) = with_file(BasePage::K64, Bytes::mib(4), Bytes::mib(64));
-    // What is not present holds old bytes.
+    // Blocks that are not present hold old bytes.
     let mut page = page_of(64 << 10, 43, 1);
     let present = Granules::range(2, 3).or(Granules::range(9, 11));
     let mut expected = vec![0; page.len()];

@@ -334,13 +334,14 @@ impl Store for TieredStore {
         assert_eq!(page.len(), self.page, "a page of this store's length");
         let is_whole = present == all_blocks(self.page);
         let is_zero = |(from, to): (u32, u32)| is_zero(&page[from as usize * BLOCK..to as usize * BLOCK]);
-        if !is_whole && present.runs().all(is_zero) {
+        if is_whole {
+            match repeated_word(page) {
+                Some(0) => return Ok(Put::Zero),
+                Some(pattern) => return Ok(Put::Stored(Handle::same_filled(pattern))),
+                None => {}
+            }
+        } else if present.runs().all(is_zero) {
             return Ok(Put::Zero);
-        }
-        match if is_whole { repeated_word(page) } else { None } {
-            Some(0) => return Ok(Put::Zero),
-            Some(pattern) => return Ok(Put::Stored(Handle::same_filled(pattern))),
-            None => {}
         }
         // A page that gains less than an eighth is kept unpacked: it costs no time to fetch.
         let (room, has) = (&mut scratch.packed[..self.page / 8 * 7], |block| present.has(block as u32));

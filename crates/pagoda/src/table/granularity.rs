@@ -171,7 +171,7 @@ impl Engine {
         }
     }
 
-    /// Whether what is adopted of a program is filled by density.
+    /// Whether a program's adopted memory is filled by density.
     pub(crate) fn adopts_by_density(&self) -> bool {
         !self.is_library && !self.zones.are_several() && self.base == BasePage::K64
     }

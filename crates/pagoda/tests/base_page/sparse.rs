@@ -1,4 +1,4 @@
-//! Sparse memory beyond the budget: what is held, stored and told is what was touched.
+//! Sparse memory beyond the budget: only touched OS pages are held, stored and told.
 
 use pagoda::{Bytes, Manager, Purpose};
 use pagoda_linux::testing::skip::skip_without_moves;
