@@ -206,7 +206,7 @@ fn saves_in_a_row_have_all_that_happened_between() {
     const PAGES: usize = 2048;
     let (_directory, path) = scratch();
     for (seed, base) in BasePage::ALL.map(Some).into_iter().chain([None]).enumerate() {
-        let Some(manager) = manager(Bytes::mib(24), base) else { return };
+        let Some(manager) = manager(Bytes::mib(32), base) else { return };
         let reserve = Bytes::mib(16);
         let mut region = manager.region(Bytes::mib(8)).reserve(reserve).create().expect("a region");
         let mut memory = vec![0; 8 << 20];
