@@ -23,7 +23,7 @@ fn expect_reason(program: &Program, kind: &str, reason: &str) {
         // This machine does not let it lock so much, say.
         return;
     }
-    let ended = output(&mut program.managed(&["--memory", "48M"], &[kind]));
+    let ended = output(&mut program.managed(&["--memory", "48M"], &[kind, "go on"]));
     let said = said(&ended);
     assert_eq!(ended.status.code(), Some(125), "{kind}: {said}");
     let line =

@@ -1,4 +1,5 @@
-// Holds more memory than its budget that can't be moved out, of the kind that is named.
+// Holds more memory than its budget that can't be moved out, of the kind that is named. With a
+// second argument it goes on, for a minute at most, to use memory that can be moved out.
 #include "t.h"
 
 enum { PARTS = 64 };
@@ -13,6 +14,13 @@ int main(int count, char **arguments) {
         else CHECK(!mprotect(memory, 2 * MIB, !strcmp(kind, "executable") ? PROT_READ | PROT_EXEC : PROT_READ));
         // All of it comes back and stays.
         for (size_t at = 0; at < 2 * MIB; at += PAGE) *(volatile char *)(memory + at);
+    }
+    if (count < 3) return 0;
+    char *used = mmap(NULL, 64 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(used != MAP_FAILED);
+    for (int round = 0; round < 600; round++) {
+        for (size_t at = 0; at < 64 * MIB; at += PAGE) used[at]++;
+        usleep(100000);
     }
     return 0;
 }
