@@ -1,8 +1,9 @@
 //! Which mappings of a running program are adopted, and why the others stay unmanaged.
 //!
-//! An atomic move only takes private anonymous memory that is readable, writable and not
-//! executable. Of such mappings the small and the short-lived ones are left alone: each munmap or
-//! madvise of managed memory is an event, and the program waits until a handler has read it. This
+//! An atomic move only takes private anonymous memory that is readable and writable. Of such
+//! mappings the small and the short-lived ones are left alone: each munmap or madvise of managed
+//! memory is an event, and the program waits until a handler has read it. Executable ones move at a
+//! higher price, and are hot: they are left alone unless a part of the budget is in them. This
 //! module must never look at a process: the caller brings the facts, and leaves out memory whose
 //! state a mapping alone doesn't show (pinned, or registered by the program).
 
@@ -31,6 +32,9 @@ const THREAD_STACK_LIVE_PAGES: u64 = 2;
 /// out of reach until the next look, and its single event costs less than 3% of filling it (2 MiB,
 /// an eighth of the least budget: 1.1 ms).
 const BUDGET_SHARE_AT_ONCE: u64 = 8;
+
+/// The share of the budget that executable memory may keep.
+const EXECUTABLE_SHARE: u64 = 4;
 
 /// The known facts about one mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +79,15 @@ pub struct Situation {
     pub budget: Bytes,
     /// The unit of management.
     pub base: BasePage,
+    /// Memory that is written and executed is managed; see [`executable_pays`].
+    pub executable: bool,
+}
+
+/// Whether memory of which the program may write and execute `executable` bytes is worth its price.
+/// The code of a run-time compiler is little and hot; where it is more, it is a heap.
+#[must_use]
+pub fn executable_pays(executable: Bytes, budget: Bytes) -> bool {
+    executable.get() > budget.get() / EXECUTABLE_SHARE
 }
 
 /// The decision about a mapping.
@@ -95,7 +108,7 @@ pub enum Reason {
     Shared,
     /// A file lies behind it; the kernel moves anonymous memory only.
     File,
-    /// It may be executed; the kernel refuses to move out of it.
+    /// It may be executed, and is little of the budget or can't be written.
     Executable,
     /// It can't be read: guard pages, or address space reserved for later.
     NoAccess,
@@ -156,19 +169,19 @@ impl fmt::Display for Reason {
 /// Whether to adopt a mapping.
 #[must_use]
 pub fn decide(mapping: &MappingFacts, situation: &Situation) -> Decision {
-    match kind_reason(mapping).or_else(|| worth_reason(mapping, situation)) {
+    match kind_reason(mapping, situation).or_else(|| worth_reason(mapping, situation)) {
         Some(reason) => Decision::Leave(reason),
         None => Decision::Adopt,
     }
 }
 
 /// Why memory of this kind can't be managed at all.
-fn kind_reason(mapping: &MappingFacts) -> Option<Reason> {
+fn kind_reason(mapping: &MappingFacts, situation: &Situation) -> Option<Reason> {
     let reasons = [
         (mapping.own, Reason::Own),
         (mapping.shared, Reason::Shared),
         (!mapping.anonymous, Reason::File),
-        (mapping.execute, Reason::Executable),
+        (mapping.execute && !(mapping.write && situation.executable), Reason::Executable),
         // A write-only mapping has other flags than the arena, so it does not move either.
         (!mapping.read, Reason::NoAccess),
         (!mapping.write, Reason::ReadOnly),
@@ -196,7 +209,9 @@ fn populated_least(mapping: &MappingFacts, situation: &Situation) -> Bytes {
     let base = (situation.base.bytes() as u64).min(u64::from(GRANULES) * OS_PAGE as u64);
     let live = if mapping.holds_thread_control_block { THREAD_STACK_LIVE_PAGES * base } else { 0 };
     let evictable = Bytes::new(live + base);
-    let least = if situation.pressure { evictable } else { evictable.max(POPULATED_LEAST) };
+    // Small executable mappings are trampolines, which a handler itself might run.
+    let small = situation.pressure && !mapping.execute;
+    let least = if small { evictable } else { evictable.max(POPULATED_LEAST) };
     if mapping.main_stack { least.max(MAIN_STACK_LEAST) } else { least }
 }
 
@@ -206,7 +221,8 @@ mod tests {
 
     use super::*;
 
-    const QUIET: Situation = Situation { pressure: false, budget: Bytes::gib(1), base: BasePage::K64 };
+    const QUIET: Situation =
+        Situation { pressure: false, budget: Bytes::gib(1), base: BasePage::K64, executable: false };
     const PRESSED: Situation = Situation { pressure: true, ..QUIET };
 
     /// A heap that has been there for a while.
@@ -232,6 +248,22 @@ mod tests {
     }
     const SMALL: Decision = Decision::Leave(Reason::Small);
     const YOUNG: Decision = Decision::Leave(Reason::Young);
+
+    #[test]
+    fn much_memory_that_is_written_and_executed_is_managed() {
+        let code = MappingFacts { execute: true, ..heap(Bytes::mib(512)) };
+        let (quiet, pressed) =
+            (Situation { executable: true, ..QUIET }, Situation { executable: true, ..PRESSED });
+        assert_eq!(decide(&code, &quiet), Decision::Adopt);
+        let only_read = MappingFacts { write: false, ..code };
+        assert_eq!(decide(&only_read, &quiet), Decision::Leave(Reason::Executable));
+        // A trampoline stays, whatever is short.
+        let trampoline = MappingFacts { populated: Some(less(POPULATED_LEAST)), ..code };
+        assert_eq!(decide(&trampoline, &pressed), SMALL);
+        assert_eq!(decide(&MappingFacts { execute: false, ..trampoline }, &pressed), Decision::Adopt);
+        assert!(!executable_pays(Bytes::mib(16), Bytes::mib(64)));
+        assert!(executable_pays(Bytes::mib(17), Bytes::mib(64)));
+    }
 
     #[test]
     fn each_kind_that_the_kernel_does_not_move_is_left_for_its_own_reason() {

@@ -51,10 +51,11 @@ struct Case {
     counters: &'static [&'static str],
 }
 
-const CASES: [Case; 11] = [
+const CASES: [Case; 12] = [
     Case { name: "read_only", body: protections::read_only, counters: &["evictions", "faults_stored"] },
     Case { name: "guard_pages", body: protections::guard_pages, counters: &["evictions", "faults_stored"] },
     Case { name: "code", body: code::body, counters: &["evictions", "faults_stored"] },
+    Case { name: "code_heap", body: code::heap, counters: &["evictions", "faults_stored"] },
     Case { name: "grows_down", body: grows_down::body, counters: &["evictions", "faults_stored"] },
     Case {
         name: "alternate_stack",

@@ -14,6 +14,7 @@
 //! owner's business.
 
 mod children;
+mod executable;
 mod give_back;
 mod hold;
 pub mod huge_arena;
@@ -23,7 +24,7 @@ mod slot;
 
 use std::io;
 use std::sync::Mutex;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::page_entry::Granules;
@@ -102,6 +103,7 @@ pub struct Space {
     offers: Option<Offers>,
     can_track: bool,
     can_hold: bool,
+    moves_executable: AtomicBool,
 }
 
 impl Drop for Space {
@@ -173,6 +175,7 @@ impl Space {
             offers,
             can_track,
             can_hold,
+            moves_executable: AtomicBool::new(false),
         })
     }
 
@@ -264,7 +267,8 @@ impl Space {
         assert!(offset + from.len() <= to.len(), "the evicted pages fit the slots");
         // SAFETY: the source is adopted memory (`Adoption`); the destination is slots that the
         // caller holds.
-        unsafe { self.uffd.move_out(to.start() + offset, from, &self.occupancy) }
+        let out = || unsafe { self.uffd.move_out(to.start() + offset, from, &self.occupancy) };
+        self.of_any_access(to, out)
     }
 
     /// Moves pages from the slot at `offset`, where all of them must be, to `to`, managed memory,
@@ -274,7 +278,7 @@ impl Space {
         let from = PageRange::at(self.address(slot.index()) + offset, to.len());
         // SAFETY: the source is a slot that the caller holds; the destination is adopted memory,
         // where the kernel fills only missing pages.
-        unsafe { self.uffd.move_in(to.start(), from, &self.occupancy) }
+        self.of_any_access(from, || unsafe { self.uffd.move_in(to.start(), from, &self.occupancy) })
     }
 
     /// Moves pages from slots that follow each other, from `offset` bytes into the first on, to
@@ -288,7 +292,7 @@ impl Space {
         let from = PageRange::at(from.start() + offset, to.len());
         // SAFETY: the source is slots that the caller holds; the destination is adopted memory,
         // where the kernel fills only missing pages.
-        unsafe { self.uffd.move_in(to.start(), from, &self.occupancy) }
+        self.of_any_access(from, || unsafe { self.uffd.move_in(to.start(), from, &self.occupancy) })
     }
 
     /// Fills `to`, managed memory, with a copy of the slot's content at `offset`, where a move is

@@ -1,4 +1,5 @@
-//! Code that is written at run time, as compilers do it: never writable and executable at once.
+//! Code that is written at run time, as compilers do it: executed and written in turn, or both at
+//! once.
 //!
 //! This module must never run bytes that it has not written itself.
 
@@ -18,6 +19,7 @@ pub struct Compiled {
     mapping: Mapping,
     /// Every function is there and whole.
     written: bool,
+    writable: bool,
     executable: bool,
 }
 
@@ -27,7 +29,7 @@ impl Compiled {
     /// # Errors
     /// The kernel's.
     pub fn new(pages: usize) -> io::Result<Self> {
-        Ok(Self { mapping: Mapping::new(pages)?, written: false, executable: false })
+        Ok(Self { mapping: Mapping::new(pages)?, written: false, writable: true, executable: false })
     }
     /// Where they are.
     pub fn mapping(&self) -> &Mapping {
@@ -36,9 +38,9 @@ impl Compiled {
     /// Writes them all: function `i` of a page is to return `number(page, i)`.
     ///
     /// # Panics
-    /// If it is executable.
+    /// If it is not writable.
     pub fn write(&mut self, number: impl Fn(usize, usize) -> u32) {
-        assert!(!self.executable, "not writable");
+        assert!(self.writable, "not writable");
         self.written = false;
         for page in 0..self.mapping.pages() {
             for (i, place) in self.mapping.bytes_mut(page..page + 1).chunks_mut(STEP).enumerate() {
@@ -54,8 +56,19 @@ impl Compiled {
     /// # Errors
     /// The kernel's.
     pub fn allow_execution(&mut self) -> io::Result<()> {
+        self.writable = false;
         self.mapping.protect(0..self.mapping.pages(), libc::PROT_READ | libc::PROT_EXEC)?;
         self.executable = true;
+        Ok(())
+    }
+    /// Makes all of it executable and writable.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn allow_both(&mut self) -> io::Result<()> {
+        let both = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+        self.mapping.protect(0..self.mapping.pages(), both)?;
+        (self.writable, self.executable) = (true, true);
         Ok(())
     }
     /// Makes all of it writable and not executable.
@@ -64,7 +77,9 @@ impl Compiled {
     /// The kernel's.
     pub fn allow_writing(&mut self) -> io::Result<()> {
         self.executable = false;
-        self.mapping.protect(0..self.mapping.pages(), libc::PROT_READ | libc::PROT_WRITE)
+        self.mapping.protect(0..self.mapping.pages(), libc::PROT_READ | libc::PROT_WRITE)?;
+        self.writable = true;
+        Ok(())
     }
     /// Runs function `i` of a page: its number.
     ///

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering;
 
-use pagoda_core::adopt::{Decision, MappingFacts, Reason, Situation, decide};
+use pagoda_core::adopt::{Decision, MappingFacts, Reason, Situation, decide, executable_pays};
 use pagoda_core::size::Bytes;
 use pagoda_linux::mem::own_memory::not_own;
 use pagoda_linux::mem::range::PageRange;
@@ -125,6 +125,13 @@ impl Engine {
             self.counters.set(Counter::LeftSharedBytes, shared_bytes);
         }
         let left = |reason: Reason| watcher.left[reason as usize] + watcher.kept[reason as usize];
+        let executable = Bytes::new(left(Reason::Executable));
+        if !self.space.moves_executable()
+            && executable_pays(executable, self.marks().budget())
+            && self.space.allow_executable()
+        {
+            self.look_soon.store(true, Ordering::Relaxed);
+        }
         let unwritable = left(Reason::ReadOnly) + left(Reason::NoAccess);
         self.counters.set(Counter::LeftReadonlyBytes, unwritable);
         self.counters.set(Counter::LeftExecutableBytes, left(Reason::Executable));
@@ -156,7 +163,8 @@ impl Engine {
         {
             let table = self.gate_shared();
             table.gaps(range, |gap| gaps.push(gap));
-            let movable = mapping.read && mapping.write && !mapping.execute && !locked;
+            let executed = mapping.execute && !self.space.moves_executable();
+            let movable = mapping.read && mapping.write && !executed && !locked;
             let mut at = range.start();
             while let Some(span) = table.next_from(at).filter(|span| span.range().start() < range.end()) {
                 // Of a span with several protections the parts that can't be moved are found out
@@ -172,7 +180,8 @@ impl Engine {
             }
         }
         let marks = self.marks();
-        let situation = Situation { pressure, budget: marks.budget(), base: self.base };
+        let executable = self.space.moves_executable();
+        let situation = Situation { pressure, budget: marks.budget(), base: self.base, executable };
         let follows = self.follows.load(Ordering::Relaxed);
         let facts = |part: PageRange, populated: u64| MappingFacts {
             length: Bytes::new(part.len() as u64),
