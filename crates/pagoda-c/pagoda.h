@@ -307,9 +307,9 @@ enum pagoda_code pagoda_file_close(struct pagoda_file *file, struct pagoda_error
 // pagoda_region_track_saves.
 //
 // # Safety
-// `region` is a handle or null, `path` and `base` strings or null; `stop` and `go_on` may be called
-// with `user` during the call, and must not unwind; `saved` is null or valid for a write; `error`
-// null or valid.
+// `region` is a handle or null, `path` and `base` strings or null; `stop` and `go_on` may be
+// called with `user` during the call, and must not unwind; `saved` is null or valid for a write;
+// `error` null or valid.
 enum pagoda_code pagoda_region_snapshot(const struct pagoda_region *region,
                                         const char *path,
                                         const char *base,

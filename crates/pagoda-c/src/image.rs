@@ -60,9 +60,9 @@ fn of_restore(error: RestoreError) -> Failure {
 /// pagoda_region_track_saves.
 ///
 /// # Safety
-/// `region` is a handle or null, `path` and `base` strings or null; `stop` and `go_on` may be called
-/// with `user` during the call, and must not unwind; `saved` is null or valid for a write; `error`
-/// null or valid.
+/// `region` is a handle or null, `path` and `base` strings or null; `stop` and `go_on` may be
+/// called with `user` during the call, and must not unwind; `saved` is null or valid for a write;
+/// `error` null or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagoda_region_snapshot(
     region: *const Region,
