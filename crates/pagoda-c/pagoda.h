@@ -302,17 +302,34 @@ enum pagoda_code pagoda_file_close(struct pagoda_file *file, struct pagoda_error
 // nor reads swapped-out pages, until `go_on` is called. That is the instant of the image. Null for
 // both if no thread uses the region meanwhile. `saved` may be null.
 //
+// If `base` is not null the image at `base` has to lie in the same directory, with its key beside
+// it: only blocks that differ from it take room, and the new image has the same key. See
+// pagoda_region_track_saves.
+//
 // # Safety
-// `region` is a handle or null, `path` a string or null; `stop` and `go_on` may be called with
-// `user` during the call, and must not unwind; `saved` is null or valid for a write; `error` null
-// or valid.
+// `region` is a handle or null, `path` and `base` strings or null; `stop` and `go_on` may be
+// called with `user` during the call, and must not unwind; `saved` is null or valid for a write;
+// `error` null or valid.
 enum pagoda_code pagoda_region_snapshot(const struct pagoda_region *region,
                                         const char *path,
+                                        const char *base,
                                         pagoda_writer_hook stop,
                                         pagoda_writer_hook go_on,
                                         void *user,
                                         struct pagoda_saved *saved,
                                         struct pagoda_error *error);
+
+// Has writes to a region tracked from the end of a save on, or not any more, which is how a region
+// begins. A save whose `base` is the image of the last one then reads and packs only the pages
+// written or evicted since. The first write to a page after a save costs a fault in the kernel.
+// Sending the region ends it, as does a save that fails: the next save reads all. Takes effect
+// with the next save.
+//
+// # Safety
+// `region` is a handle or null, `error` null or valid.
+enum pagoda_code pagoda_region_track_saves(const struct pagoda_region *region,
+                                           bool yes,
+                                           struct pagoda_error *error);
 
 // Makes a region with the content of the image at `path`, of which only the index is read now. It
 // is as long as the image, rounded up. Pages come when they are touched, and those of a recorded

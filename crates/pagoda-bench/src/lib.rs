@@ -17,6 +17,7 @@ mod suites;
 mod worker;
 
 pub use report::html::{document, escaped};
+pub use suites::snapshot::peers::{cloud_hypervisor, firecracker};
 
 use std::io::Write;
 use std::path::Path;

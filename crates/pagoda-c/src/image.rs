@@ -55,14 +55,19 @@ fn of_restore(error: RestoreError) -> Failure {
 /// nor reads swapped-out pages, until `go_on` is called. That is the instant of the image. Null for
 /// both if no thread uses the region meanwhile. `saved` may be null.
 ///
+/// If `base` is not null the image at `base` has to lie in the same directory, with its key beside
+/// it: only blocks that differ from it take room, and the new image has the same key. See
+/// pagoda_region_track_saves.
+///
 /// # Safety
-/// `region` is a handle or null, `path` a string or null; `stop` and `go_on` may be called with
-/// `user` during the call, and must not unwind; `saved` is null or valid for a write; `error` null
-/// or valid.
+/// `region` is a handle or null, `path` and `base` strings or null; `stop` and `go_on` may be
+/// called with `user` during the call, and must not unwind; `saved` is null or valid for a write;
+/// `error` null or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagoda_region_snapshot(
     region: *const Region,
     path: *const c_char,
+    base: *const c_char,
     stop: WriterHook,
     go_on: WriterHook,
     user: *mut c_void,
@@ -70,17 +75,43 @@ pub unsafe extern "C" fn pagoda_region_snapshot(
     error: *mut Error,
 ) -> Code {
     let body = |Region(region): &Region| {
-        // SAFETY: the caller keeps the string unchanged during the call.
-        let path = to_path(unsafe { string(path, "path") }?);
-        let key = pagoda_image::make_key(&path).map_err(|error| Failure::new(Code::Image, error))?;
+        // SAFETY: the caller keeps the strings unchanged during the call.
+        let (path, base) = unsafe {
+            let base = if base.is_null() { None } else { Some(to_path(string(base, "base")?)) };
+            (to_path(string(path, "path")?), base)
+        };
+        let options = PackOptions::beside(&path, base.as_deref());
+        let options = options.map_err(|error| Failure::new(Code::Image, error))?;
         // SAFETY: the caller vouches for both hooks during the call.
         let (stop, go_on) = (|| unsafe { run(stop, user) }, || unsafe { run(go_on, user) });
-        let done = region.snapshot(&path, PackOptions::new(key), stop, go_on).map_err(of_snapshot)?;
+        let done = region.snapshot(&path, options, stop, go_on).map_err(of_snapshot)?;
         // SAFETY: it is null, or the caller vouches that it is valid for a write.
         if let Some(saved) = unsafe { saved.as_mut() } {
             saved.pause_ns = done.pause.as_nanos() as u64;
             saved.file_bytes = done.image.file_bytes;
         }
+        Ok(())
+    };
+    // SAFETY: the caller vouches for the handle and for `error`.
+    unsafe { call_on(region, "region", error, body) }
+}
+
+/// Has writes to a region tracked from the end of a save on, or not any more, which is how a region
+/// begins. A save whose `base` is the image of the last one then reads and packs only the pages
+/// written or evicted since. The first write to a page after a save costs a fault in the kernel.
+/// Sending the region ends it, as does a save that fails: the next save reads all. Takes effect
+/// with the next save.
+///
+/// # Safety
+/// `region` is a handle or null, `error` null or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagoda_region_track_saves(
+    region: *const Region,
+    yes: bool,
+    error: *mut Error,
+) -> Code {
+    let body = |Region(region): &Region| {
+        region.track_saves(yes);
         Ok(())
     };
     // SAFETY: the caller vouches for the handle and for `error`.

@@ -42,20 +42,36 @@ pub fn load_key(path: &Path) -> Result<Key, ImageError> {
 /// # Errors
 /// If it can't be read or made.
 pub fn make_key(image: &Path) -> Result<Key, ImageError> {
-    let path = key_path(image);
     // An older image of this name stays readable: it has the same key.
-    if path.symlink_metadata().is_ok() {
-        return load_key(&path);
+    keep(
+        &key_path(image),
+        Key::new(pagoda_linux::process::child::random_bytes().map_err(ImageError::System)?),
+    )
+}
+
+/// Keeps the key of the image that is to be at `image` beside it: it is on disk when this has
+/// returned.
+///
+/// # Errors
+/// If it can't be written, or another one is there.
+pub(crate) fn keep_key(image: &Path, key: &Key) -> Result<(), ImageError> {
+    let path = key_path(image);
+    if keep(&path, key.clone())? == *key {
+        return Ok(());
     }
-    let key = Key::new(pagoda_linux::process::child::random_bytes().map_err(ImageError::System)?);
-    let written = UnfinishedFile::create(&path).and_then(|file| {
+    let error = io::Error::other("it is the key of another image; choose another name");
+    Err(ImageError::write(&path, error))
+}
+
+/// Writes a key to a new file. If a file is there, it is left, and its key is returned.
+fn keep(path: &Path, key: Key) -> Result<Key, ImageError> {
+    let written = UnfinishedFile::create(path).and_then(|file| {
         file.file().write_all(key.to_text().as_bytes())?;
         file.publish()
     });
     match written {
         Ok(()) => Ok(key),
-        // Another has made it meanwhile.
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => load_key(&path),
-        Err(error) => Err(ImageError::write(&path, error)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => load_key(path),
+        Err(error) => Err(ImageError::write(path, error)),
     }
 }

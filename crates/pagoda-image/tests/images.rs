@@ -215,6 +215,24 @@ fn a_key_file_is_made_once_and_found_beside_the_image() {
 }
 
 #[test]
+fn a_difference_has_the_key_of_its_base_beside_it_and_takes_no_other_ones_place() {
+    let (directory, path) = scratch();
+    let (since, other) = (directory.path().join("since.pim"), directory.path().join("other.pim"));
+    let mut memory = memory(20, 8);
+    packed(&memory, &path, PackOptions::beside(&path, None).expect("a key"));
+    memory[5000] ^= 1;
+    for _ in 0..2 {
+        packed(&memory, &since, PackOptions::beside(&since, Some(&path)).expect("the base's key"));
+        let image = Image::open(&since, None).expect("an image");
+        assert_reads(&image, &memory);
+        assert!(image.base().is_some());
+    }
+    let own = make_key(&other).expect("a key");
+    assert!(matches!(PackOptions::beside(&other, Some(&path)), Err(ImageError::Write { .. })));
+    assert_eq!(load_key(&key_path(&other)).expect("left"), own);
+}
+
+#[test]
 fn work_that_is_cancelled_leaves_the_older_image() {
     let (directory, path) = scratch();
     let (older, newer) = (memory(300, 8), memory(3000, 9));

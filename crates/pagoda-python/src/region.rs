@@ -115,10 +115,19 @@ impl Region {
     /// the content is that of this moment. Returns how long that took (`pause_seconds`) and the
     /// image's `file_bytes`. A native thread that writes without the GIL at that moment is an
     /// error, and the old image stays.
-    fn snapshot<'py>(&self, py: Python<'py>, path: PathBuf) -> PyResult<Bound<'py, PyDict>> {
+    ///
+    /// With a `base`, an image in the same directory with its key beside it, only blocks that
+    /// differ from it take room. The new image has the same key.
+    #[pyo3(signature = (path, base = None))]
+    fn snapshot<'py>(
+        &self,
+        py: Python<'py>,
+        path: PathBuf,
+        base: Option<PathBuf>,
+    ) -> PyResult<Bound<'py, PyDict>> {
         let region = self.memory.get()?;
         let saved = py.detach(move || {
-            let options = PackOptions::new(pagoda_image::make_key(&path).map_err(SnapshotError::Image)?);
+            let options = PackOptions::beside(&path, base.as_deref()).map_err(SnapshotError::Image)?;
             let gil = Cell::new(None);
             let stop = || {
                 // SAFETY: this thread has given the interpreter's lock up, and takes it again: no
@@ -136,6 +145,16 @@ impl Region {
         dict.set_item("pause_seconds", saved.pause.as_secs_f64())?;
         dict.set_item("file_bytes", saved.image.file_bytes)?;
         Ok(dict)
+    }
+
+    /// Has writes tracked from the end of a save on, or not any more, which is how a region begins.
+    /// A save whose `base` is the image of the last one then reads and packs only the pages written
+    /// or evicted since. The first write to a page after a save costs a fault in the kernel. A save
+    /// that fails ends it: the next save reads all. Takes effect with the next save.
+    #[pyo3(signature = (yes = true))]
+    fn track_saves(&self, yes: bool) -> PyResult<()> {
+        self.memory.get()?.track_saves(yes);
+        Ok(())
     }
 
     /// Records what was read of the image that it was restored from, in order, for the next

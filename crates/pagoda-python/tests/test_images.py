@@ -26,6 +26,28 @@ def test_an_array_larger_than_the_budget_comes_back_from_its_image(manager, disk
     del array, back, again
 
 
+def test_a_save_over_another_has_what_was_written_since(user_manager, disk):
+    expected = content((8, 256, 1024), "float32")
+    array = user_manager.array(expected)
+    pagoda.region_of(array).track_saves()
+    whole = user_manager.snapshot(array, disk / "0.pim")
+    for save in (1, 2):
+        array[save] += 1
+        expected[save] += 1
+        since = user_manager.snapshot(array, disk / f"{save}.pim", base=disk / f"{save - 1}.pim")
+        assert 0 < since["file_bytes"] < whole["file_bytes"] / 4
+        back = user_manager.restore(disk / f"{save}.pim", "float32", expected.shape)
+        assert np.array_equal(back, expected)
+        del back
+    with pytest.raises(FileNotFoundError):
+        user_manager.snapshot(array, disk / "3.pim", base=disk / "none.pim")
+    pagoda.region_of(array).track_saves(False)
+    user_manager.snapshot(array, disk / "other.pim")
+    with pytest.raises(OSError, match="another image"):
+        user_manager.snapshot(array, disk / "other.pim", base=disk / "0.pim")
+    del array
+
+
 def test_an_image_is_of_one_moment_while_threads_of_python_write(user_manager, disk):
     path, array = disk / "counts.pim", user_manager.zeros(1 << 20, "u8")
     ends = threading.Event()

@@ -268,7 +268,8 @@ impl Left {
         let content = self.data.take_stripe(first);
         let zero = self.zero.take_stripe(first).without(content);
         room.begin(content, zero);
-        // They are never given as packed.
+        // They are never given as packed: a store packs 4 KiB at a time, by LZ4 or Zstandard as it
+        // goes, an image its longer blocks by one codec. And a block's digest is of its content.
         let read = reader.read(first, room, &mut |_, _| false);
         read.map_err(SnapshotError::Read)
     }

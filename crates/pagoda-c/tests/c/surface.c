@@ -183,6 +183,27 @@ static void check_filled(const pagoda_region *region, size_t bytes) {
     }
 }
 
+// A save of what was written since the image `base` of `bytes`.
+static void a_difference(pagoda_manager *manager, pagoda_region *region, const char *base, uint64_t bytes) {
+    char path[80], key[80], byte[2] = "";
+    pagoda_region *back = NULL;
+    pagoda_saved saved = {0, 0};
+    snprintf(path, sizeof path, "%s.since", base);
+    snprintf(key, sizeof key, "%s.since.key", base);
+    REFUSED(pagoda_region_snapshot(region, path, "/nonexistent/image", NULL, NULL, NULL, NULL, &error), PAGODA_CODE_IMAGE, "/nonexistent");
+    OK(pagoda_region_write_at(region, 5 * MIB, "?", 1, &error));
+    OK(pagoda_region_snapshot(region, path, base, NULL, NULL, NULL, &saved, &error));
+    CHECK(0 < saved.file_bytes && saved.file_bytes < bytes);
+    OK(pagoda_region_restore(manager, path, &back, &error));
+    OK(pagoda_region_read_at(back, 5 * MIB, byte, 1, &error));
+    CHECK(byte[0] == '?');
+    OK(pagoda_region_write_at(back, 5 * MIB, "", 1, &error));
+    check_filled(back, 8 * MIB);
+    pagoda_region_close(back);
+    REFUSED(pagoda_region_snapshot(region, base, base, NULL, NULL, NULL, NULL, &error), PAGODA_CODE_IMAGE, "the base");
+    CHECK(unlink(path) == 0 && unlink(key) == 0);
+}
+
 static void an_image(pagoda_manager *manager) {
     char directory[] = "/var/tmp/pagoda-c-XXXXXX", image[64], key[64], set[64];
     CHECK(mkdtemp(directory) != NULL);
@@ -196,9 +217,11 @@ static void an_image(pagoda_manager *manager) {
     fill(region);
     REFUSED(pagoda_region_restore(manager, image, &back, &error), PAGODA_CODE_IMAGE, "No such file");
     CHECK(back == NULL);
-    REFUSED(pagoda_region_snapshot(region, "/nonexistent/image", NULL, NULL, NULL, NULL, &error), PAGODA_CODE_IMAGE, "/nonexistent");
-    OK(pagoda_region_snapshot(region, image, count, count, &calls, &saved, &error));
+    REFUSED(pagoda_region_snapshot(region, "/nonexistent/image", NULL, NULL, NULL, NULL, NULL, &error), PAGODA_CODE_IMAGE, "/nonexistent");
+    OK(pagoda_region_track_saves(region, true, &error));
+    OK(pagoda_region_snapshot(region, image, NULL, count, count, &calls, &saved, &error));
     CHECK(calls == 2 && saved.file_bytes > 0);
+    a_difference(manager, region, image, saved.file_bytes);
     OK(pagoda_region_write_at(region, 3, "x", 1, &error));
     OK(pagoda_region_restore(manager, image, &back, &error));
     check_filled(back, 8 * MIB);

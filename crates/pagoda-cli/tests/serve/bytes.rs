@@ -6,10 +6,8 @@ use pagoda_linux::testing::mapping::PAGE;
 use pagoda_linux::testing::random::Random;
 use rustix::process::Signal;
 
-use crate::peer::{Peer, SIZES, check_page};
+use crate::peer::{Peer, SIZES, check_page, pages_of};
 use crate::server::Server;
-
-const MADV_DONTNEED: i32 = 4;
 
 #[test]
 fn every_byte_comes_in_each_form_of_the_protocol() {
@@ -95,11 +93,11 @@ fn no_discarded_page_comes_back_while_everything_is_prefetched() {
         let mut removed = vec![false; PAGES];
         for _ in 0..300 {
             let (mapping, first) = &mut peer.parts[random.below(2)];
-            let pages = random.range(mapping.pages());
+            let pages = random.range(pages_of(mapping));
             let pages = pages.start..pages.end.min(pages.start + 40);
-            let (at, from) = (random.below(mapping.pages()), *first);
+            let (at, from) = (random.below(pages_of(mapping)), *first);
             if !pages.is_empty() {
-                mapping.advise(pages.clone(), MADV_DONTNEED).expect("discarded");
+                mapping.discard(pages.clone()).expect("discarded");
                 removed[from + pages.start..from + pages.end].fill(true);
                 check_page(mapping, pages.start, from + pages.start, true);
             }
@@ -125,13 +123,14 @@ fn a_guest_faults_while_another_thread_of_it_discards() {
     let mut peer = Peer::restore(&server.socket(), 4096, 2, SIZES[2]);
     let [(reading, from), (discarding, _)] = &mut peer.parts[..] else { panic!("two parts") };
     thread::scope(|scope| {
-        scope.spawn(|| (0..reading.pages()).for_each(|page| check_page(reading, page, *from + page, false)));
-        for page in (0..discarding.pages()).step_by(2) {
-            discarding.advise(page..page + 1, MADV_DONTNEED).expect("discarded");
+        scope
+            .spawn(|| (0..pages_of(reading)).for_each(|page| check_page(reading, page, *from + page, false)));
+        for page in (0..pages_of(discarding)).step_by(2) {
+            discarding.discard(page..page + 1).expect("discarded");
             check_page(discarding, page, 0, true);
         }
     });
-    let parts = discarding.pages();
+    let parts = pages_of(discarding);
     peer.check(|page| page < parts && page % 2 == 0);
 }
 

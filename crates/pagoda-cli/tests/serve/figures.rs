@@ -1,10 +1,12 @@
-//! What a guest waits for its pages: the first one, and those of a scattered working set.
+//! The time that a guest waits for pages from a server: the first one, and those of a scattered
+//! working set. `pagoda bench snapshot` measures the same from a file.
 //!
 //! The normal form is small and checks bytes; with `PAGODA_FIGURES=1` it touches 16 MiB of
 //! 256 MiB. It prints the times.
 
 use std::time::Instant;
 
+use pagoda_linux::testing::http_server::{HttpServer, answer_content, refuse};
 use pagoda_linux::testing::mapping::WORDS;
 use pagoda_linux::testing::random::Random;
 
@@ -35,12 +37,12 @@ fn working_set(pages: usize, count: usize) -> Vec<usize> {
 fn measure(server: &Server, name: &str, pages: usize, order: &[usize]) -> String {
     let begin = Instant::now();
     let peer = Peer::restore(&server.socket(), pages, 1, SIZES[1]);
-    let mapping = &peer.parts[0].0;
+    let memory = &peer.parts[0].0;
     let mut took_us: Vec<f64> = Vec::with_capacity(order.len());
     let mut first_ms = 0.0;
     for &page in order {
         let before = Instant::now();
-        let found = mapping.words(page..page + 1)[WORDS - 1];
+        let found = memory.word(page * WORDS + WORDS - 1);
         took_us.push(before.elapsed().as_secs_f64() * 1e6);
         assert_eq!(found, word(page, WORDS - 1), "page {page}");
         if first_ms == 0.0 {
@@ -57,43 +59,9 @@ fn measure(server: &Server, name: &str, pages: usize, order: &[usize]) -> String
     )
 }
 
-#[test]
-fn a_scattered_working_set_is_the_images() {
-    if crate::skips("figures") {
-        return;
-    }
-    let (pages, count) = sizes();
-    let order = working_set(pages, count);
-    for (kind, start) in
-        [("raw", Server::start as fn(usize, &[&str]) -> Server), ("packed", Server::start_packed)]
-    {
-        for around in ["4K", "16K", "64K"] {
-            let server = start(pages, &["--around", around, "--prefetch", "none"]);
-            for turn in 0..3 {
-                eprintln!(
-                    "{}",
-                    measure(&server, &format!("{kind}, around {around}, VM {turn}"), pages, &order)
-                );
-            }
-            server.stats_when("they have ended", |stats| stats["vms_now"] == 0);
-        }
-        let server = start(pages, &["--record", "--around", "4K"]);
-        measure(&server, "recording", pages, &order);
-        server.stats_when("it has ended", |stats| stats["vms_now"] == 0 && stats["connections"] == 1);
-        rustix::process::kill_process(server.handler(), rustix::process::Signal::KILL).expect("it runs");
-        server.stats_when("it was replaced", |stats| stats["restarts"] == 1);
-        for turn in 0..3 {
-            eprintln!("{}", measure(&server, &format!("{kind}, working set, VM {turn}"), pages, &order));
-        }
-    }
-}
-
 /// The first VM of a new handler, from a file and from a server on loopback.
-#[cfg(feature = "remote")]
 #[test]
 fn a_scattered_working_set_from_a_server_is_the_images() {
-    use pagoda_linux::testing::http_server::{HttpServer, answer_content, refuse};
-
     if crate::skips("figures of servers") {
         return;
     }

@@ -6,11 +6,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use pagoda_linux::io::local_socket::send;
-use pagoda_linux::testing::mapping::Mapping;
-use pagoda_linux::testing::userfault::Entrusted;
+use pagoda_linux::mem::plain_memory::{Pages, PlainMemory};
+use pagoda_linux::testing::mapping::{PAGE, bytes_of};
 use pagoda_linux::testing::wait::until;
 
-use crate::peer::{Peer, SIZES, await_end, region, send_to};
+use crate::peer::{Peer, SIZES, await_end, entrusted, region, send_to};
 use crate::server::{Server, descriptors};
 
 /// Longer than a connection may be silent, on a loaded machine.
@@ -23,10 +23,8 @@ fn hostile_messages_end_their_own_connection_alone() {
     }
     let server = Server::start(64, &[]);
     let good = Peer::restore(&server.socket(), 64, 1, SIZES[0]);
-    let (uffd, null) = (Entrusted::new().expect("userfaultfd"), File::open("/dev/null").expect("there"));
-    let mapping = Mapping::new(64).expect("memory");
-    uffd.register(&mapping).expect("registered");
-    let one = |pages, first| region(mapping.start(), pages, first, SIZES[2]);
+    let ((uffd, memory), null) = (entrusted(64), File::open("/dev/null").expect("there"));
+    let one = |pages, first| region(memory.range().start(), pages, first, SIZES[2]);
     let of = |pages, first| format!("[{}]", one(pages, first)).into_bytes();
     let huge_array = format!("[{}]", vec![one(1, 0); 2000].join(",")).into_bytes();
     let overlapping = format!("[{},{}]", one(2, 0), one(1, 8)).into_bytes();
@@ -68,15 +66,15 @@ fn descriptors_that_were_changed_or_never_made_ready_end_their_own_guest() {
     rustix::fs::fcntl_setfl(&blocking.uffd, rustix::fs::OFlags::empty()).expect("it blocks");
     assert!(await_end(&blocking.line, BOUND), "{}", server.lines());
     assert!(server.lines().contains("blocking"), "{}", server.lines());
-    // A fault outside of all regions that were named.
-    let uffd = Entrusted::new().expect("userfaultfd");
-    let (named, other) = (Mapping::new(8).expect("memory"), Mapping::new(8).expect("memory"));
-    uffd.register(&named).expect("registered");
+    // A fault outside of all regions that were named, by a descriptor that blocks when it comes.
+    let (uffd, named) = entrusted(8);
+    rustix::fs::fcntl_setfl(&uffd, rustix::fs::OFlags::empty()).expect("it blocks");
+    let mut other = PlainMemory::map(8 * PAGE, Pages::Small).expect("memory");
     uffd.register(&other).expect("registered");
-    let message = format!("[{}]", region(named.start(), 8, 0, SIZES[0]));
+    let message = format!("[{}]", region(named.range().start(), 8, 0, SIZES[0]));
     let line = send_to(&server.socket(), message.as_bytes(), &[uffd.as_fd()]);
     let (end, _other_end) = std::os::unix::net::UnixStream::pair().expect("a pair");
-    let thread = std::thread::spawn(move || rustix::io::write(&end, &other.bytes(0..1)[..1]));
+    let thread = std::thread::spawn(move || rustix::io::write(&end, &bytes_of(other.words_mut())[..1]));
     assert!(await_end(&line, BOUND), "{}", server.lines());
     assert!(server.lines().contains("none of the regions"), "{}", server.lines());
     thread.join().expect("it does not wait").expect_err("its page was refused");

@@ -1,6 +1,8 @@
 //! `pagoda serve` with VMMs of the tests' own, in this process or one below it.
 
+mod bench;
 mod bytes;
+#[cfg(feature = "remote")]
 mod figures;
 mod hostile;
 mod offload;
@@ -12,7 +14,7 @@ mod trouble;
 
 /// Whether this machine can't run these tests, which is said.
 fn skips(what: &str) -> bool {
-    let opened = pagoda_linux::testing::userfault::Entrusted::new();
+    let opened = pagoda_linux::uffd::entrusted::EntrustedUffd::open(pagoda_linux::uffd::Mode::Full);
     if let Err(error) = &opened {
         pagoda_linux::testing::skip::skip(what, error);
     }

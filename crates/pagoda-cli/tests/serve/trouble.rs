@@ -14,7 +14,6 @@ use rustix::process::{Signal, kill_process};
 use crate::peer::{Peer, SIZES, check_page};
 use crate::server::Server;
 
-const MADV_DONTNEED: i32 = 4;
 const PAGES: usize = 4096;
 
 /// Handlers that are killed below one guest.
@@ -65,7 +64,7 @@ fn a_guest_goes_on_when_its_handler_is_killed_again_and_again() {
         while !is_over.load(Ordering::Relaxed) {
             let mapping = &mut peer.parts[0].0;
             let (page, count) = (random.below(PAGES - 8), 1 + random.below(8));
-            mapping.advise(page..page + count, MADV_DONTNEED).expect("discarded");
+            mapping.discard(page..page + count).expect("discarded");
             removed[page..page + count].fill(true);
             check_page(mapping, page, page, true);
             let page = random.below(PAGES);
@@ -142,7 +141,7 @@ fn asked_to_end_it_gives_each_guest_all_of_its_memory() {
     let mut peers = [1, 2].map(|parts| Peer::restore(&server.socket(), PAGES, parts, SIZES[1]));
     for peer in &mut peers {
         check_page(&peer.parts[0].0, 1, peer.parts[0].1 + 1, false);
-        peer.parts[0].0.advise(2..4, MADV_DONTNEED).expect("discarded");
+        peer.parts[0].0.discard(2..4).expect("discarded");
     }
     server.stats_when("both are there", |stats| stats["vms_now"] == 2);
     server.signal(Signal::TERM);
@@ -155,7 +154,7 @@ fn asked_to_end_it_gives_each_guest_all_of_its_memory() {
     for peer in &mut peers {
         let first = peer.parts[0].1;
         peer.check(|page| (first + 2..first + 4).contains(&page));
-        peer.parts[0].0.advise(0..1, MADV_DONTNEED).expect("nothing waits for its event");
+        peer.parts[0].0.discard(0..1).expect("nothing waits for its event");
         check_page(&peer.parts[0].0, 0, 0, true);
     }
 }

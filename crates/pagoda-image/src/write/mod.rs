@@ -31,6 +31,7 @@ use pagoda_linux::mem::words::zeroed_words;
 use pagoda_linux::mem::zero_scan;
 
 use crate::error::ImageError;
+use crate::key_file::{keep_key, make_key};
 use crate::read::{Image, LAYERS_MOST, Totals};
 pub use pack::{Progress, pack};
 
@@ -56,6 +57,19 @@ impl PackOptions {
     #[must_use]
     pub fn new(key: Key) -> Self {
         Self { key, codec: Codec::Lz4, block_bytes: BLOCK_BYTES_DEFAULT, base: None }
+    }
+
+    /// The same, for an image that is to be at `image` with its key in the file beside it. With a
+    /// `base` it is a difference to the image there, whose key lies beside it, too.
+    ///
+    /// # Errors
+    /// If the base can't be read, or a key not be read or written; if the key of another image lies
+    /// where that of a difference is to be.
+    pub fn beside(image: &Path, base: Option<&Path>) -> Result<Self, ImageError> {
+        let Some(base) = base else { return Ok(Self::new(make_key(image)?)) };
+        let base = Arc::new(Image::open(base, None)?);
+        keep_key(image, base.key())?;
+        Ok(Self { base: Some(Arc::clone(&base)), ..Self::new(base.key().clone()) })
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
+use std::os::fd::{AsRawFd, FromRawFd};
 
 use super::mapping::{Mapping, PAGE, WORDS};
 
@@ -15,7 +15,6 @@ const API: libc::c_ulong = 0xc018_aa3f;
 const REGISTER: libc::c_ulong = 0xc020_aa00;
 const COPY: libc::c_ulong = 0xc028_aa03;
 const REGISTER_MISSING: u64 = 1;
-const FEATURE_EVENT_REMOVE: u64 = 1 << 3;
 const EVENT_PAGEFAULT: u8 = 0x12;
 const MESSAGE_BYTES: usize = 32;
 
@@ -33,7 +32,7 @@ impl SelfServed {
     /// # Errors
     /// The kernel's.
     pub fn new(mapping: Mapping) -> io::Result<Self> {
-        let descriptor = open(0)?;
+        let descriptor = open()?;
         register(&descriptor, &mapping)?;
         Ok(Self { mapping, descriptor })
     }
@@ -66,41 +65,12 @@ impl SelfServed {
     }
 }
 
-/// A userfaultfd that is given to another process, which fills the missing pages.
-#[derive(Debug)]
-pub struct Entrusted(File);
-
-impl Entrusted {
-    /// Opens it, as a VMM does that restores a snapshot: with events of discards, and so that a
-    /// read does not wait.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn new() -> io::Result<Self> {
-        open(FEATURE_EVENT_REMOVE).map(Self)
-    }
-    /// Has a thread that touches a missing page of `mapping` wait for the other process, and a
-    /// thread that discards pages tell it before.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn register(&self, mapping: &Mapping) -> io::Result<()> {
-        register(&self.0, mapping)
-    }
-}
-
-impl AsFd for Entrusted {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
 fn register(descriptor: &File, mapping: &Mapping) -> io::Result<()> {
     let range = [mapping.start() as u64, (mapping.pages() * PAGE) as u64];
     request(descriptor, REGISTER, &mut [range[0], range[1], REGISTER_MISSING, 0])
 }
 
-fn open(features: u64) -> io::Result<File> {
+fn open() -> io::Result<File> {
     let by_device = File::options().read(true).write(true).open("/dev/userfaultfd").ok().map(|device| {
         // SAFETY: this request takes flags only, and touches no memory.
         unsafe { libc::ioctl(device.as_raw_fd(), NEW, libc::O_CLOEXEC) }
@@ -113,7 +83,7 @@ fn open(features: u64) -> io::Result<File> {
     }
     // SAFETY: the kernel made the descriptor just now for us: no other code owns it or closes it.
     let descriptor = unsafe { File::from_raw_fd(descriptor) };
-    request(&descriptor, API, &mut [0xaa, features, 0])?;
+    request(&descriptor, API, &mut [0xaa, 0, 0])?;
     Ok(descriptor)
 }
 

@@ -71,8 +71,8 @@ impl ForeignUffd {
     pub fn copy(&self, to: usize, from: &[u8]) -> Progress {
         // SAFETY: the kernel writes to the address space that the descriptor was made in, and
         // there only to missing pages of ranges that were registered on it. This process gives
-        // no descriptor of its own to a socket, so it is another's memory; and registering was
-        // its owner's consent to exactly this.
+        // no descriptor of its own to a socket, but for that of `entrusted.rs`. So it is another's
+        // memory; and registering was its owner's consent to exactly this.
         unsafe { self.0.copy(to, from) }
     }
 

@@ -8,6 +8,7 @@
 
 pub mod coverage;
 pub mod custody;
+pub mod entrusted;
 pub mod fault_address;
 pub mod fault_signal;
 pub mod foreign;

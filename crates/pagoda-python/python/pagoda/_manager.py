@@ -141,18 +141,27 @@ class Manager(_pagoda.Manager):
         """
         return _arrays().memmap(self, path, dtype, shape, mode, offset, order, buffered)
 
-    def snapshot(self, array: NDArray[Any], path: str | os.PathLike[str]) -> dict[str, float]:
+    def snapshot(
+        self,
+        array: NDArray[Any],
+        path: str | os.PathLike[str],
+        base: str | os.PathLike[str] | None = None,
+    ) -> dict[str, float]:
         """Saves the memory of `array` to an image at `path`, which it replaces when all is on disk.
 
         It is all of the memory that the array is a view of. Other threads of Python run meanwhile, but for a last
         moment, whose content it is: the result has its `pause_seconds`, and the image's `file_bytes`. The key of the
         image is in a file beside it (`path` with ``.key``). A native thread that writes without the GIL at that
         moment raises `RuntimeError`, and an image that was there stays.
+
+        With a `base`, an image in the same directory with its key beside it, only blocks that differ from it take
+        room, and the new image has the same key. After ``region_of(array).track_saves()`` a save whose base is the
+        image of the last one reads only what was written or evicted since.
         """
         memory = region_of(array)
         if isinstance(memory, File):
             raise TypeError("the array is a mapped file; flush() makes it safe, and a copy of the file saves it")
-        return memory.snapshot(path)
+        return memory.snapshot(path, base)
 
     def restore(
         self,

@@ -2,9 +2,11 @@
 //! reading, and the pause of saving.
 //!
 //! All sides touch the same places of the same memory in the same order, in turns (`sides.rs`):
-//! once with the files in the kernel's page cache, once from the disk. Every word that is touched
-//! is compared. This module must never time the making of the files.
+//! once with the files in the kernel's page cache, once from the disk. VMs that `pagoda serve`
+//! restores do, too (`peers`). Every word that is touched is compared. This module must never time
+//! the making of the files.
 
+pub mod peers;
 mod save;
 mod sides;
 pub mod table;
@@ -22,6 +24,7 @@ use crate::measure::process::{Cancel, Cancelled};
 use crate::measure::stats::{Measured, median, middle, round};
 use crate::measure::turns::turns;
 use crate::report::json;
+use peers::Peers;
 use sides::{Files, Side};
 
 /// Pieces of the working set, in bytes: they lie scattered, and each is touched whole.
@@ -51,8 +54,15 @@ Keys of the JSON, medians of the rounds, with the least and the greatest in …_
   save                        that region: of_mib, with dirty_pages that were written since the last round
   restores                    count regions of one image at a time, each with its working set touched: resident_mib_each, by what the
                               process holds more
-  peers                       published, on other machines and other work: reap_speedup and faasnap_speedup, how many times faster a
-                              function starts with its working set read ahead, and fewer_faults, how many times fewer there are
+  peers                       of `pagoda serve` with a VMM of this bench's, image and working set in the page cache, the handler running
+                              and nothing unpacked: firecracker, whose VM faults, and cloud_hypervisor, which asks for each page of
+                              4 KiB. first_page_ms, from the connection to the first page; demand_ms, to the end of the working set
+                              without prefetching, recorded_ms with the recorded set; ratio_recorded_vs_demand, the rounds' own;
+                              touch_p50_us, touch_p99_us, percentiles of one touch without prefetching, for Firecracker of another
+                              run where each brings 4 KiB. null if there is no userfaultfd or no `pagoda` beside this program:
+                              firecracker_reason, cloud_hypervisor_reason, else missing, say why. published, on other machines
+                              and other work: reap_speedup and faasnap_speedup, how many times faster a function starts with its
+                              working set read ahead, and fewer_faults, how many times fewer there are
   rounds                      how many count, after one that is discarded";
 
 /// The options of the bench.
@@ -82,8 +92,10 @@ pub fn run(args: &SnapshotArgs) -> anyhow::Result<ExitCode> {
     let memory = args.memory.unwrap_or(Bytes::mib(if args.quick { 128 } else { 1024 }));
     let rounds = args.rounds.map_or(if args.quick { 1 } else { 5 }, usize::from);
     let cancel = Cancel::on_signals()?;
-    let progress = command::progress((rounds as u64 + 1) * (2 * Side::ALL.len() as u64 + 2) + 1, "run")?;
-    let figures = measure(memory, rounds, &progress, || cancel.check())?;
+    let steps = 2 * Side::ALL.len() + peers::SIDES_COUNT + 2;
+    let progress = command::progress(((rounds + 1) * steps + 1) as u64, "run")?;
+    let pagoda = command::pagoda(&command::this_program()?);
+    let figures = measure(memory, rounds, &pagoda, &progress, || cancel.check())?;
     progress.finish_and_clear();
     command::print(&json::report("snapshot", args.quick, figures), args.json);
     Ok(ExitCode::SUCCESS)
@@ -93,6 +105,7 @@ pub fn run(args: &SnapshotArgs) -> anyhow::Result<ExitCode> {
 fn measure(
     memory: Bytes,
     rounds: usize,
+    pagoda: &str,
     progress: &ProgressBar,
     check: impl Fn() -> Result<(), Cancelled>,
 ) -> anyhow::Result<Value> {
@@ -101,7 +114,7 @@ fn measure(
     progress.inc(1);
     let mut times: Times = vec![[Vec::new(), Vec::new()]; Side::ALL.len()];
     let (mut first_ms, mut pauses, mut resident) = (Vec::new(), Vec::new(), Vec::new());
-    let mut dirty_pages = 0;
+    let (mut peers, mut dirty_pages) = (Peers::new(&files, pagoda), 0);
     for number in 0..=rounds {
         let counts = number > 0;
         for is_cold in [false, true] {
@@ -112,6 +125,13 @@ fn measure(
                 times[side][usize::from(is_cold)].extend(counts.then_some(ms));
                 progress.inc(1);
             }
+        }
+        progress.set_message("VMs");
+        for side in turns(number, peers::SIDES_COUNT) {
+            check()?;
+            ["image", "image.ws"].into_iter().try_for_each(|name| files.warm(name))?;
+            peers.run(side, counts);
+            progress.inc(1);
         }
         check()?;
         progress.set_message("first byte");
@@ -125,6 +145,9 @@ fn measure(
         pauses.extend(counts.then_some(pause.ms));
         progress.inc(1);
     }
+    let published = json!({ "reap_speedup": 3.7, "faasnap_speedup": 3.5, "fewer_faults": 91 });
+    let mut peers = peers.json();
+    peers.insert("published".to_owned(), published);
     Ok(json!({
         "first_byte_ms": middle(&first_ms),
         "working_set": working_set(&times, memory),
@@ -137,7 +160,7 @@ fn measure(
         "save_pause_ms": middle(&pauses),
         "save": { "of_mib": memory.get() >> 20, "dirty_pages": dirty_pages },
         "restores": { "count": RESTORES, "resident_mib_each": middle(&resident) },
-        "peers": { "reap_speedup": 3.7, "faasnap_speedup": 3.5, "fewer_faults": 91 },
+        "peers": peers,
         "rounds": rounds,
     }))
 }
@@ -171,6 +194,7 @@ fn working_set(times: &Times, memory: Bytes) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::html::canned;
     use crate::report::keys::expect_told;
 
     #[test]
@@ -178,9 +202,16 @@ mod tests {
         if let Err(error) = command::needs_managers() {
             return pagoda_linux::testing::skip::skip("restoring from images", error);
         }
-        let figures = measure(Bytes::mib(16), 1, &ProgressBar::hidden(), || Ok(())).expect("measured");
+        // The peers are measured by a test of `pagoda`, which is not there for this one.
+        let none = "/nonexistent/pagoda";
+        let figures = measure(Bytes::mib(16), 1, none, &ProgressBar::hidden(), || Ok(())).expect("measured");
         let report = json::report("snapshot", true, figures);
         expect_told("snapshot", KEYS, &report);
+        expect_told("snapshot", KEYS, &canned("snapshot"));
+        for peer in ["firecracker", "cloud_hypervisor"] {
+            let reason = report["peers"][format!("{peer}_reason")].as_str().expect("a reason");
+            assert!(report["peers"][peer].is_null() && reason.contains(none), "{reason}");
+        }
         let text = table::table(&report);
         assert!(text.contains("1 MiB of 16 MiB") && Side::ALL.iter().all(|side| text.contains(side.name())));
     }

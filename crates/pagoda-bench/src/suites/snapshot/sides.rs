@@ -14,7 +14,7 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 use pagoda::{BasePage, Bytes, Manager, Region};
 use pagoda_image::import::RawFile;
-use pagoda_image::{Codec, Key, PackOptions, pack};
+use pagoda_image::{Codec, Key, PackOptions, make_key, pack};
 use pagoda_linux::io::file_mapping::{FileMapping, drop_cached};
 
 use super::PIECE_BYTES;
@@ -85,12 +85,10 @@ pub struct Files {
     len: usize,
     /// The offsets of the working set's pieces, in the order of their touches.
     places: Vec<usize>,
+    /// Of all images.
+    key: Key,
     pub image_bytes: u64,
     pub block_bytes: u32,
-}
-
-fn key() -> Key {
-    Key::new([29; 32])
 }
 
 impl Files {
@@ -117,12 +115,14 @@ impl Files {
         places.truncate(len / PIECE_BYTES / SET_SHARE as usize);
         let source = RawFile::open(&scratch.file("raw"))?;
         let go_on = &mut |_| ControlFlow::Continue(());
-        let options = PackOptions::new(key());
+        // Beside the image, where `pagoda serve` looks for it.
+        let key = make_key(&scratch.file("image"))?;
+        let options = PackOptions::new(key.clone());
         let block_bytes = options.block_bytes;
         let written = pack(&source, &scratch.file("image"), options, go_on)?;
-        let plain = PackOptions { codec: Codec::None, block_bytes: 4096, ..PackOptions::new(key()) };
+        let plain = PackOptions { codec: Codec::None, block_bytes: 4096, ..PackOptions::new(key.clone()) };
         pack(&source, &scratch.file("plain"), plain, go_on)?;
-        let files = Self { scratch, pages, len, places, image_bytes: written.file_bytes, block_bytes };
+        let files = Self { scratch, pages, len, places, key, image_bytes: written.file_bytes, block_bytes };
         files.record()?;
         Ok(files)
     }
@@ -135,27 +135,49 @@ impl Files {
         Ok(builder.build()?)
     }
 
-    fn image(&self) -> PathBuf {
-        self.scratch.file("image")
+    /// The path of one of the files.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.scratch.file(name)
+    }
+
+    /// The length of the memory.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The OS pages of the working set, in order.
+    pub fn set_pages(&self) -> impl Iterator<Item = usize> {
+        const PIECE_PAGES: usize = PIECE_BYTES / PAGE_BYTES;
+        self.places.iter().flat_map(|place| (0..PIECE_PAGES).map(move |page| place / PAGE_BYTES + page))
+    }
+
+    /// An OS page that is not in the working set.
+    pub fn page_of_no_set(&self) -> usize {
+        let pieces = (0..self.len).step_by(PIECE_BYTES);
+        pieces
+            .map(|place| place / PAGE_BYTES)
+            .find(|page| !self.places.contains(&(page * PAGE_BYTES)))
+            .unwrap_or(0)
+    }
+
+    /// Compares the first word of an OS page.
+    pub fn check_word(&self, page: usize, word: u64) -> anyhow::Result<()> {
+        if word != self.pages.first_word(page as u64, 0) {
+            bail!("the memory differs at {}", page * PAGE_BYTES);
+        }
+        Ok(())
     }
 
     fn record(&self) -> anyhow::Result<()> {
         let manager = self.manager(None, 1)?;
-        let mut region = manager.restore(self.image()).key(key()).create()?;
+        let mut region = manager.restore(self.path("image")).key(self.key.clone()).create()?;
         self.touch_region(&mut region)?;
         Ok(region.record_working_set()?)
     }
 
     /// Compares one word of each OS page of the working set.
     fn check(&self, mut word: impl FnMut(usize) -> u64) -> anyhow::Result<()> {
-        for place in &self.places {
-            for at in (*place..*place + PIECE_BYTES).step_by(PAGE_BYTES) {
-                if word(at) != self.pages.first_word((at / PAGE_BYTES) as u64, 0) {
-                    bail!("the memory differs at {at}");
-                }
-            }
-        }
-        Ok(())
+        self.set_pages().try_for_each(|page| self.check_word(page, word(page * PAGE_BYTES)))
     }
 
     fn touch_region(&self, region: &mut Region) -> anyhow::Result<()> {
@@ -170,7 +192,7 @@ impl Files {
     }
 
     /// Reads a file, so that all of it is in the page cache.
-    fn warm(&self, name: &str) -> anyhow::Result<()> {
+    pub fn warm(&self, name: &str) -> anyhow::Result<()> {
         let mut file = File::open(self.scratch.file(name))?;
         let mut part = vec![0; 1 << 20];
         while file.read(&mut part)? > 0 {}
@@ -223,7 +245,7 @@ impl Files {
                 };
                 let manager = self.manager(base, 1)?;
                 let begin = Instant::now();
-                let restore = manager.restore(self.scratch.file(name)).key(key());
+                let restore = manager.restore(self.scratch.file(name)).key(self.key.clone());
                 let mut region = restore.prefetch(side == Side::Recorded).create()?;
                 self.touch_region(&mut region)?;
                 ms(begin)
@@ -237,12 +259,11 @@ impl Files {
         let manager = self.manager(None, 1)?;
         let at = self.places[place % self.places.len()];
         let begin = Instant::now();
-        let mut region = manager.restore(self.image()).key(key()).prefetch(false).create()?;
+        let mut region =
+            manager.restore(self.path("image")).key(self.key.clone()).prefetch(false).create()?;
         let word = region.words_mut()[at / 8];
         let ms = begin.elapsed().as_secs_f64() * 1e3;
-        if word != self.pages.first_word((at / PAGE_BYTES) as u64, 0) {
-            bail!("the memory differs at {at}");
-        }
+        self.check_word(at / PAGE_BYTES, word)?;
         Ok(ms)
     }
 
@@ -254,7 +275,7 @@ impl Files {
         let before = held()?;
         let mut regions = Vec::new();
         for _ in 0..count {
-            let mut region = manager.restore(self.image()).key(key()).create()?;
+            let mut region = manager.restore(self.path("image")).key(self.key.clone()).create()?;
             self.touch_region(&mut region)?;
             regions.push(region);
         }
@@ -270,7 +291,7 @@ impl Files {
 
     /// The options of saving.
     pub fn save_options(&self) -> PackOptions {
-        PackOptions::new(key())
+        PackOptions::new(self.key.clone())
     }
 
     /// Fills a region with the memory.
