@@ -74,6 +74,8 @@ fn a_static_program_of_three_budgets_keeps_to_its_own() {
     assert_eq!((&stats["backend"], &stats["status"]), (&"kernel".into(), &"managed".into()), "{stats}");
     let peak = stats["kernel"]["peak_bytes"].as_u64().expect("a peak");
     assert!(peak <= BUDGET + OVER_MOST, "{stats}");
+    let held = stats["kernel"]["held_peak_bytes"].as_u64().expect("a peak");
+    assert!((192 << 20..208 << 20).contains(&held), "no page counts twice: {stats}");
     assert_eq!(left(pid), Vec::<String>::new());
 }
 

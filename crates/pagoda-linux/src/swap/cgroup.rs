@@ -194,6 +194,12 @@ impl MemoryGroup {
         self.number("memory.max_usage_in_bytes", "memory.peak")
     }
 
+    /// The most that was charged at once, in memory or in swap areas; a page that is in both counts
+    /// once. Version 1 alone tells it, and only if the kernel counts swap at all.
+    pub fn peak_with_swap_bytes(&self) -> io::Result<u64> {
+        self.number("memory.memsw.max_usage_in_bytes", "memory.memsw.max_usage_in_bytes")
+    }
+
     /// How many processes of the group the kernel killed for its limit. 0 where it does not tell.
     #[must_use]
     pub fn oom_kills(&self) -> u64 {

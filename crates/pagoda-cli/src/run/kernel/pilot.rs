@@ -32,7 +32,8 @@ pub struct Figures {
     pub zram_content_peak_bytes: u64,
     /// The most that was in swap files.
     pub file_peak_bytes: u64,
-    /// The most that the program held, in memory or not.
+    /// The most that the program held, in memory or not. Where the kernel does not tell, a page that
+    /// is in memory and keeps its place in a swap area is counted twice.
     pub held_peak_bytes: u64,
     /// Faults that read from swap or a file.
     pub major_faults: u64,
@@ -161,6 +162,9 @@ impl Flight {
         // A peak between two looks.
         let peak = group.peak_bytes().unwrap_or(0);
         self.figures.group_peak_bytes = self.figures.group_peak_bytes.max(peak);
+        if let Ok(held) = group.peak_with_swap_bytes() {
+            self.figures.held_peak_bytes = held;
+        }
         self.figures.major_faults = group.stat("total_pgmajfault");
         self.figures.oom_kills = group.oom_kills();
         (self.ground, self.figures)
