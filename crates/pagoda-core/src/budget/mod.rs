@@ -7,6 +7,7 @@
 
 pub mod balance;
 pub mod memory_limit;
+pub mod patience;
 pub mod shares;
 pub mod steering;
 pub mod thrashing;

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use pagoda_core::budget::patience::GIVE_UP_NS;
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
 use pagoda_linux::mem::range::PageRange;
@@ -29,7 +30,7 @@ use crate::file::seen::locked;
 use crate::file::write_tracking::Tracker;
 use crate::file::writeback::{RUN_BYTES, Work};
 use crate::state::helpers::Member;
-use crate::state::pending::{Fault, GIVE_UP_NS, Tried};
+use crate::state::pending::{Fault, Tried};
 use crate::stats::account::Account;
 use crate::store::Scratch;
 

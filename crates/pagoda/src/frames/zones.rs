@@ -16,7 +16,7 @@
 //! after `new`.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use pagoda_core::page_entry::Granules;
 use pagoda_core::size::Bytes;
@@ -78,6 +78,8 @@ pub(crate) struct Zones {
     asked: AtomicBool,
     /// Tries of the program's faults that have to be made again.
     kept_faults: AtomicU64,
+    /// How long a kept fault pauses between two tries; 0 unless reclaim gained nothing for long.
+    pub(crate) hopeless_pause_ms: AtomicU32,
     /// For each slot, the OS pages of a staged entry that have a frame there, as far as is known:
     /// for counts alone.
     staged: Box<[AtomicU16]>,
@@ -121,6 +123,7 @@ impl Zones {
             turns: turns.map(Mutex::new),
             asked: AtomicBool::new(false),
             kept_faults: AtomicU64::new(0),
+            hopeless_pause_ms: AtomicU32::new(0),
             staged: (0..first).map(|_| AtomicU16::new(0)).collect(),
         }
     }

@@ -9,6 +9,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use pagoda_core::budget::patience::GIVE_UP_NS;
 use pagoda_core::migrate::geometry::STRIPE_BYTES;
 use pagoda_core::page_entry::{Backing, Granules, Word};
 use pagoda_linux::arena::Slot;
@@ -20,7 +21,6 @@ use pagoda_linux::uffd::{Progress, Stop};
 use crate::engine::Engine;
 use crate::frames::zones::Taker;
 use crate::state::hand::Step;
-use crate::state::pending::GIVE_UP_NS;
 use crate::stats::counters::Counter;
 use crate::store::{Handle, Scratch, Store};
 use crate::table::{Page, Span, Table, give, try_take};

@@ -136,7 +136,3 @@ pub(crate) enum Served {
 
 /// How many threads serve faults at most.
 pub(crate) const HANDLERS_MAX: usize = 4;
-
-/// How long a program may wait for memory that can't be had before it is ended: long enough for a
-/// slow disk to finish its writes, short enough not to look like a hang.
-pub(crate) const GIVE_UP_NS: u64 = 10_000_000_000;

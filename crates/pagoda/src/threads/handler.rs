@@ -119,13 +119,23 @@ impl Engine {
                 // Another thread holds the entry, for the time of a move or of a compression at
                 // most.
                 idle_rounds += 1;
-                if idle_rounds < 8 { yield_now() } else { sleep_us(20) }
+                if idle_rounds < 8 { yield_now() } else { self.pause_before_retry() }
             }
             if faults.is_empty() {
                 // Released last: a thread that sees it sees the counts.
                 self.serving_since_ns[id].store(0, Ordering::Release);
                 oldest_ns = 0;
             }
+        }
+    }
+
+    /// A moment until faults that could not be served are tried again. Where reclaim has gained
+    /// nothing for long it lasts longer, unless a message comes or an event waits for another.
+    fn pause_before_retry(&self) {
+        let pause_ms = self.zones.hopeless_pause_ms.load(Ordering::Relaxed);
+        let may_wait = pause_ms > 0 && !self.events_wait.load(Ordering::Relaxed);
+        if !may_wait || matches!(self.space.wait(pause_ms), Wait::Refused(_)) {
+            sleep_us(20);
         }
     }
 

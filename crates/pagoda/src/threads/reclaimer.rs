@@ -6,6 +6,7 @@
 use std::sync::atomic::Ordering;
 
 use pagoda_core::budget::balance::{Balance, Refaults};
+use pagoda_core::budget::patience::{Gains, Patience};
 use pagoda_core::budget::watermark::Pressure;
 use pagoda_core::size::Bytes;
 use pagoda_linux::process::thread::{now_ns, ran_ns, sleep_us, yield_now};
@@ -15,7 +16,6 @@ use crate::engine::Engine;
 use crate::error::{Errno, Immovable, StopReason};
 use crate::reclaim::passing::Passes;
 use crate::state::hand::Step;
-use crate::state::pending::GIVE_UP_NS;
 use crate::state::placement::Followed;
 use crate::state::store_share::StoreShare;
 use crate::stats::counters::Counter;
@@ -47,7 +47,19 @@ struct Trouble {
     /// How often the budget was passed.
     passes: Passes,
     /// The account at the last step that gained nothing.
-    seen: Seen,
+    gains: Gains<Seen>,
+    /// How long a managed program still has.
+    patience: Patience,
+    /// When the store last gave way because reclaim found nothing.
+    spilled_ns: u64,
+}
+
+impl Trouble {
+    /// Something was gained, or no memory is needed.
+    fn end(&mut self) {
+        self.since_ns = None;
+        self.patience.renew();
+    }
 }
 
 /// The time between two looks at the store's share.
@@ -66,13 +78,13 @@ struct Balancing {
     due_ns: u64,
 }
 
-/// State that changes if any thread evicts, stores or fetches anything.
+/// State that changes if any thread evicts or fetches anything, or serves a fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seen {
     resident_bytes: u64,
     staged_bytes: u64,
-    store_bytes: u64,
     fetched_bytes: u64,
+    faults: u64,
     /// Bytes that were shared by a fork and are movable now.
     made_own_bytes: u64,
 }
@@ -90,6 +102,9 @@ const EVICTABLE_SHARE: u64 = 8;
 /// How long the budget may be exceeded before the store has to give way: many rounds of giving
 /// frames back.
 const EXCESS_NS: u64 = 50_000_000;
+
+/// Where that gains nothing, it is done again after one part in this of the time without a gain.
+const SPILL_PART: u64 = 8;
 
 impl Engine {
     /// Reclaims until the engine ends. `count` is the kernel's count of the process, where that is
@@ -125,7 +140,8 @@ impl Engine {
                 continue;
             }
             if !pressure.update(self.free()) && self.ledger.excess_bytes() == 0 {
-                trouble.since_ns = None;
+                trouble.end();
+                self.zones.hopeless_pause_ms.store(0, Ordering::Relaxed);
                 // A fault makes its own room, so the store can be beyond its limit without
                 // pressure.
                 self.keep_store_within_limits(&mut trouble, &mut balancing.balance);
@@ -152,8 +168,22 @@ impl Engine {
             self.give_back_of_full_zones();
             self.keep_budget();
             self.keep_store_within_limits(&mut trouble, &mut balancing.balance);
+            self.pause_without_hope(&trouble.patience);
         }
         self.lift.quit();
+    }
+
+    /// Where nothing was gained for long, tries of reclaim and of faults become seldom.
+    fn pause_without_hope(&self, patience: &Patience) {
+        let pause_ns = patience.pause_ns();
+        let pause_ms = pause_ns.div_ceil(1_000_000) as u32;
+        if pause_ms != self.zones.hopeless_pause_ms.load(Ordering::Relaxed) {
+            self.zones.hopeless_pause_ms.store(pause_ms, Ordering::Relaxed);
+        }
+        if pause_ns > 0 {
+            // A new fault rings.
+            self.bell.sleep(pause_ms * 1000);
+        }
     }
 
     fn look_at_count(&self, count: Option<&StatmReader>) {
@@ -239,12 +269,17 @@ impl Engine {
         let is_for_reclaim = evictable > self.marks().budget().get() / EVICTABLE_SHARE;
         let now = ran_ns();
         let has_lasted = |since_ns: u64| now.saturating_sub(since_ns) > EXCESS_NS;
-        let finds_nothing = trouble.since_ns.is_some_and(has_lasted);
+        let pace_ns = EXCESS_NS.max(trouble.patience.waited_ns() / SPILL_PART);
+        let finds_nothing =
+            trouble.since_ns.is_some_and(has_lasted) && now.saturating_sub(trouble.spilled_ns) > pace_ns;
         if !finds_nothing && (excess <= self.marks().min.get() / 2 || is_for_reclaim) {
             trouble.excess_since_ns = None;
             return;
         }
         if finds_nothing || has_lasted(*trouble.excess_since_ns.get_or_insert(now)) {
+            if finds_nothing {
+                trouble.spilled_ns = now;
+            }
             let used = self.store.usage().memory_used_bytes.get();
             let lacks = if finds_nothing { excess + self.marks().low.get() } else { excess };
             let _ = self.store.spill(Bytes::new(used.saturating_sub(lacks).min(limit - limit / 16)));
@@ -261,20 +296,17 @@ impl Engine {
 
     fn after_step(&self, step: Step, trouble: &mut Trouble) {
         let reason = match step {
-            Step::FrameReady | Step::Staged => {
-                trouble.since_ns = None;
-                return;
-            }
+            Step::FrameReady | Step::Staged => return trouble.end(),
             // Where all that the hand finds has to stay no round is ever without a find, so that it
             // never says so.
-            Step::Looking | Step::Exhausted if self.has_changed(trouble) => {
-                trouble.since_ns = None;
-                return;
-            }
+            Step::Looking | Step::Exhausted if self.has_gained(trouble) => return trouble.end(),
             Step::Looking => return self.count_trouble(self.nothing_evictable(), trouble),
             Step::Again => return yield_now(),
             Step::Exhausted => self.nothing_evictable(),
             Step::Full(error) => {
+                if self.has_gained(trouble) {
+                    trouble.end();
+                }
                 let limit = self.store_memory_limit().get();
                 match (self.store.spill(Bytes::new(limit - limit / 16)), error) {
                     (Ok(freed), _) if freed > Bytes::ZERO => return,
@@ -294,15 +326,15 @@ impl Engine {
 
     /// Whether anything was gained since the last fruitless step. The work of handlers, and
     /// copy-on-write that was broken, count, too.
-    fn has_changed(&self, trouble: &mut Trouble) -> bool {
+    fn has_gained(&self, trouble: &mut Trouble) -> bool {
         let seen = Seen {
             resident_bytes: self.ledger.resident_bytes(),
             staged_bytes: self.ledger.staged_bytes(),
-            store_bytes: self.ledger.store_bytes(),
             fetched_bytes: self.ledger.fetched_bytes(),
+            faults: self.counters.get(Counter::Faults),
             made_own_bytes: self.counters.get(Counter::MadeOwnBytes),
         };
-        std::mem::replace(&mut trouble.seen, seen) != seen
+        trouble.gains.look(seen, self.ledger.store_bytes())
     }
 
     /// Whether a fault may find no frame. Only a program that is kept waiting is worth ending.
@@ -311,6 +343,10 @@ impl Engine {
     pub(crate) fn lacks_memory(&self) -> bool {
         let found = self.ready_bytes() + self.ledger.room_bytes();
         found < self.marks().min.get() || !self.may_use_frames()
+    }
+
+    fn serves_any_fault(&self) -> bool {
+        self.serving_since_ns.iter().any(|since| since.load(Ordering::Relaxed) != 0)
     }
 
     /// Whether more of the regions is immovable than was known.
@@ -333,20 +369,24 @@ impl Engine {
             trouble.kept_faults = kept_faults;
         }
         let since = *trouble.since_ns.get_or_insert(now);
-        let may_be_beyond = trouble.is_library
-            && matches!(reason, StopReason::NothingEvictable(_))
+        let may_be_beyond = matches!(reason, StopReason::NothingEvictable(_))
             && now.saturating_sub(since.max(trouble.measured_ns)) > LOOK_AT_IMMOVABLE_NS;
-        if !self.lacks_memory() || may_be_beyond && self.measures_more(trouble) {
+        if !trouble.is_library {
+            let lacks = self.lacks_memory();
+            let refused = !matches!(reason, StopReason::NothingEvictable(_));
+            trouble.patience.look(now, lacks, self.serves_any_fault(), refused);
+            if !lacks {
+                trouble.since_ns = None;
+            } else if trouble.patience.is_over() {
+                self.stop(reason);
+            }
+        } else if !self.lacks_memory() || may_be_beyond && self.measures_more(trouble) {
             trouble.since_ns = None;
-        } else if kept_faults == trouble.kept_faults && trouble.is_library {
+        } else if kept_faults == trouble.kept_faults {
             // Perhaps a call waits. It ends with an error by itself.
             trouble.since_ns = Some(now);
-        } else if trouble.is_library {
-            if self.pass_budget(reason, since, &mut trouble.passes) {
-                trouble.since_ns = None;
-            }
-        } else if now.saturating_sub(since) > GIVE_UP_NS {
-            self.stop(reason);
+        } else if self.pass_budget(reason, since, &mut trouble.passes) {
+            trouble.since_ns = None;
         }
     }
 }
