@@ -32,8 +32,8 @@ pub struct Figures {
     pub zram_content_peak_bytes: u64,
     /// The most that was in swap files.
     pub file_peak_bytes: u64,
-    /// The most that the program held, in memory or not. Where the kernel does not tell, a page that
-    /// is in memory and keeps its place in a swap area is counted twice.
+    /// The most that the program held, in memory or not. Where the kernel does not tell, a page
+    /// that is in memory and keeps its place in a swap area is counted twice.
     pub held_peak_bytes: u64,
     /// Faults that read from swap or a file.
     pub major_faults: u64,
