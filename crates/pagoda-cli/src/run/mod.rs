@@ -31,6 +31,7 @@ use pagoda_core::size::Bytes;
 use pagoda_core::zone::ZonePolicy;
 use pagoda_linux::mem::secret::Secret;
 use pagoda_linux::process::child::{self, Inherited};
+use pagoda_linux::process::heap;
 use rustix::process::{Resource, getrlimit};
 
 use crate::custody::{self, Custody};
@@ -159,6 +160,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, ExitError> {
         let _ = std::io::stdout().write_all(explain::explain(None).as_bytes());
         return Ok(ExitCode::SUCCESS);
     }
+    heap::share_between_threads();
     // As long as a signal still ends this process: the password's file may be a pipe without a
     // writer.
     let remote = remote(args)?;

@@ -5,6 +5,7 @@ pub(crate) mod caller;
 pub mod child;
 pub mod detached;
 pub mod doorbell;
+pub mod heap;
 pub mod identity;
 pub mod image_mark;
 pub mod joinable;
