@@ -67,7 +67,9 @@ fn an_image_on_a_server_is_looked_at_verified_and_unpacked() {
     let found: serde_json::Value = serde_json::from_str(&run(with(&["info", "--json"], &mem))).expect("JSON");
     assert_eq!(found["bytes"], fs::metadata(directory.join("mem")).expect("there").len());
     assert!(!found.to_string().contains("secret"), "{found}");
+    // Of the base the other one may not need all.
     run(with(&["verify"], &later));
+    run(with(&["verify"], &mem));
     let _ = server.requests();
     for (image, name, expected) in [(&mem, "first", &memory), (&later, "second", &changed)] {
         let mut words = with(&["unpack"], image);
