@@ -33,7 +33,7 @@ const THREAD_STACK_LIVE_PAGES: u64 = 2;
 /// an eighth of the least budget: 1.1 ms).
 const BUDGET_SHARE_AT_ONCE: u64 = 8;
 
-/// The share of the budget that executable memory may keep.
+/// The share of the budget up to which executable memory is left alone.
 const EXECUTABLE_SHARE: u64 = 4;
 
 /// The known facts about one mapping.
@@ -83,11 +83,18 @@ pub struct Situation {
     pub executable: bool,
 }
 
-/// Whether memory of which the program may write and execute `executable` bytes is worth its price.
-/// The code of a run-time compiler is little and hot; where it is more, it is a heap.
+/// Whether memory that is written and executed is managed, where so much private anonymous memory
+/// can be executed. The code of a run-time compiler is little and hot; more of it is a heap.
 #[must_use]
 pub fn executable_pays(executable: Bytes, budget: Bytes) -> bool {
     executable.get() > budget.get() / EXECUTABLE_SHARE
+}
+
+/// Whether memory with this access stays where it is because it may be executed. Where `executable`
+/// memory is managed, only if it can't be written.
+#[must_use]
+pub fn is_code(write: bool, execute: bool, executable: bool) -> bool {
+    execute && !(write && executable)
 }
 
 /// The decision about a mapping.
@@ -181,7 +188,7 @@ fn kind_reason(mapping: &MappingFacts, situation: &Situation) -> Option<Reason> 
         (mapping.own, Reason::Own),
         (mapping.shared, Reason::Shared),
         (!mapping.anonymous, Reason::File),
-        (mapping.execute && !(mapping.write && situation.executable), Reason::Executable),
+        (is_code(mapping.write, mapping.execute, situation.executable), Reason::Executable),
         // A write-only mapping has other flags than the arena, so it does not move either.
         (!mapping.read, Reason::NoAccess),
         (!mapping.write, Reason::ReadOnly),
@@ -209,9 +216,9 @@ fn populated_least(mapping: &MappingFacts, situation: &Situation) -> Bytes {
     let base = (situation.base.bytes() as u64).min(u64::from(GRANULES) * OS_PAGE as u64);
     let live = if mapping.holds_thread_control_block { THREAD_STACK_LIVE_PAGES * base } else { 0 };
     let evictable = Bytes::new(live + base);
-    // Small executable mappings are trampolines, which a handler itself might run.
-    let small = situation.pressure && !mapping.execute;
-    let least = if small { evictable } else { evictable.max(POPULATED_LEAST) };
+    // A small executable mapping may hold the trampolines of a function that a handler calls.
+    let takes_small = situation.pressure && !mapping.execute;
+    let least = if takes_small { evictable } else { evictable.max(POPULATED_LEAST) };
     if mapping.main_stack { least.max(MAIN_STACK_LEAST) } else { least }
 }
 

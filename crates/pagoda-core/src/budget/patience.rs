@@ -13,15 +13,15 @@ pub const GIVE_UP_NS: u64 = 10_000_000_000;
 /// has tried little in a long time.
 const LOOK_MOST_NS: u64 = 50_000_000;
 
-/// How long memory must not be lacking, while a fault waits, before the time starts anew. A fault
-/// that is not served may take for moments what reclaim gained.
+/// How long memory must not be lacking, while a fault waits, before the time starts anew. For
+/// shorter moments there is memory that a fault takes without being served.
 const APART_NS: u64 = 1_000_000_000;
 
 /// The time without a gain before there are pauses: many rounds.
 const CALM_NS: u64 = 100_000_000;
 
-/// A pause takes one part in so many of the time without a gain, up to the most. So what the
-/// program makes free itself, as by `munlock`, is found soon.
+/// A pause takes one part in so many of the time without a gain, up to the most. So memory that the
+/// program itself makes movable, as by `munlock`, is found soon.
 const PAUSE_PART: u64 = 16;
 const PAUSE_MOST_NS: u64 = 20_000_000;
 

@@ -7,8 +7,8 @@ use super::*;
 const MS: u64 = 1_000_000;
 const S: u64 = 1000 * MS;
 
-/// Looks at a program every `step_ns`, or later if there is a pause. `state` tells of a time what
-/// can be seen, the store's memory, and whether memory is lacking. Returns the time at which the
+/// Looks at a program every `step_ns`, or later if there is a pause. `state` gives, for a time, the
+/// account, the store's memory, and whether memory is lacking. Returns the time at which the
 /// program is ended, and the number of looks.
 fn run(step_ns: u64, last_ns: u64, mut state: impl FnMut(u64) -> (u64, u64, bool)) -> (Option<u64>, u64) {
     let (mut patience, mut gains, mut looks) = (Patience::default(), Gains::default(), 0);

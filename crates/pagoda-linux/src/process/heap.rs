@@ -3,7 +3,7 @@
 //! This module must never be used in a program that is managed: its heap is the program's.
 
 /// Has all threads allocate from one heap. glibc reserves 64 MiB of addresses for each thread that
-/// allocates; under `ulimit -v` there may be none left for what has to be said then.
+/// allocates; under `ulimit -v` there may be none left for the message that says so.
 pub fn share_between_threads() {
     #[cfg(target_env = "gnu")]
     {

@@ -197,7 +197,7 @@ impl MemoryGroup {
     /// The most that was charged at once, in memory or in swap areas; a page that is in both counts
     /// once. Version 1 alone tells it, and only if the kernel counts swap at all.
     pub fn peak_with_swap_bytes(&self) -> io::Result<u64> {
-        self.number("memory.memsw.max_usage_in_bytes", "memory.memsw.max_usage_in_bytes")
+        number(&fs::read_to_string(self.path.join("memory.memsw.max_usage_in_bytes"))?)
     }
 
     /// How many processes of the group the kernel killed for its limit. 0 where it does not tell.
@@ -209,8 +209,7 @@ impl MemoryGroup {
     }
 
     fn number(&self, v1: &str, v2: &str) -> io::Result<u64> {
-        let text = self.text(v1, v2)?;
-        text.trim().parse().map_err(|_| io::Error::other("the kernel gave no number for a group's memory"))
+        number(&self.text(v1, v2)?)
     }
 
     /// One of the two files is there, by the version.
@@ -259,6 +258,10 @@ impl Drop for MemoryGroup {
         // Nothing sensible is left to do about a failure: the name stays visible to `remove_where`.
         let _ = self.remove();
     }
+}
+
+fn number(text: &str) -> io::Result<u64> {
+    text.trim().parse().map_err(|_| io::Error::other("the kernel gave no number for a group's memory"))
 }
 
 #[cfg(test)]

@@ -24,11 +24,10 @@ const COUNTERS: [Counter; 3] =
     [Counter::LeftExecutableBytes, Counter::LeftReadonlyBytes, Counter::LeftLockedBytes];
 const LOCKED: usize = 2;
 
-/// As which of [`COUNTERS`] a mapping is left alone, by its protection; `executable` memory that is
-/// written moves.
-fn by_protection(mapping: &Mapping, executable: bool) -> Option<usize> {
+/// As which of [`COUNTERS`] a mapping is left alone, by its protection.
+fn by_protection(mapping: &Mapping) -> Option<usize> {
     match mapping {
-        _ if mapping.execute && !(mapping.write && executable) => Some(0),
+        _ if mapping.execute => Some(0),
         _ if !mapping.read || !mapping.write => Some(1),
         _ => None,
     }
@@ -43,18 +42,17 @@ impl Engine {
             found.extend(PageRange::new(mapping.start, mapping.end).map(|range| (range, why)));
         };
         // Where the kernel does not say, nothing more is known than before.
-        let executable = self.space.moves_executable();
         let Ok(mut maps) = MapsReader::new(BUFFER_BYTES) else { return false };
         let read = maps.for_each(|mapping| {
             if mapping.is_private_anonymous()
-                && let Some(why) = by_protection(mapping, executable)
+                && let Some(why) = by_protection(mapping)
             {
                 note(mapping, why);
             }
         });
         let locked = LockedReader::new().and_then(|mut reader| {
             reader.for_each(|mapping| {
-                if by_protection(mapping, executable).is_none() {
+                if by_protection(mapping).is_none() {
                     note(mapping, LOCKED);
                 }
             })

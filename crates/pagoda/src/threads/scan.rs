@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering;
 
-use pagoda_core::adopt::{Decision, MappingFacts, Reason, Situation, decide, executable_pays};
+use pagoda_core::adopt::{Decision, MappingFacts, Reason, Situation, decide, executable_pays, is_code};
 use pagoda_core::size::Bytes;
 use pagoda_linux::mem::own_memory::not_own;
 use pagoda_linux::mem::range::PageRange;
@@ -163,8 +163,8 @@ impl Engine {
         {
             let table = self.gate_shared();
             table.gaps(range, |gap| gaps.push(gap));
-            let executed = mapping.execute && !self.space.moves_executable();
-            let movable = mapping.read && mapping.write && !executed && !locked;
+            let is_code = is_code(mapping.write, mapping.execute, self.space.moves_executable());
+            let movable = mapping.read && mapping.write && !is_code && !locked;
             let mut at = range.start();
             while let Some(span) = table.next_from(at).filter(|span| span.range().start() < range.end()) {
                 // Of a span with several protections the parts that can't be moved are found out
