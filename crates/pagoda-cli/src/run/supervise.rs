@@ -4,15 +4,20 @@
 //! The program stays in our process group and keeps the terminal. So the terminal's signals
 //! (interrupt, quit, suspend, hang-up, window size) reach it without us and are not sent on; those
 //! of other processes to us are. When a terminal stop has stopped the program we stop too, so that
-//! the shell sees a stopped job. If we are killed the program goes on, managed as before: its
-//! engine is inside it, only its table is lost. This module must never delay a signal, and never
-//! end before the program has.
+//! the shell sees a stopped job. A stop of the program may never be complete, and then is not
+//! reported: a thread that faults inside a system call stops once it is served, and the engine,
+//! which would serve it, has stopped. Threads that stay stopped are enough then.
+//!
+//! If we are killed the program goes on, managed as before: its engine is inside it, only its table
+//! is lost. This module must never delay a signal, and never end before the program has.
 
 use std::fs;
 use std::io;
 use std::process::Command;
+use std::time::Duration;
 
 use pagoda_linux::process::child::{self, Change, Inherited, Received};
+use pagoda_linux::process::identity::is_stopped_by_signal;
 
 /// How the program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,18 +62,35 @@ pub enum Failed {
 pub fn run(command: &mut Command, inherited: &Inherited, started: impl FnOnce()) -> Result<Ended, Failed> {
     let child = child::spawn(command, inherited).map_err(Failed::Start)?.id();
     started();
-    Supervisor { child, stopped: false }.wait().map_err(Failed::Wait)
+    Supervisor { child, stopped: false, stopping: None }.wait().map_err(Failed::Wait)
+}
+
+/// How often the program's threads are looked at after a signal to stop, and how far apart: a
+/// handler of the program's own may take that long before it stops.
+const LOOKS_MAX: u32 = 100;
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// A signal to stop has come, and the program has not been reported as stopped.
+#[derive(Default)]
+struct Stopping {
+    looks: u32,
+    /// The last look has seen a stopped thread.
+    some_stopped: bool,
 }
 
 struct Supervisor {
     child: u32,
     stopped: bool,
+    stopping: Option<Stopping>,
 }
 
 impl Supervisor {
     fn wait(&mut self) -> io::Result<Ended> {
         loop {
-            let received = child::next_signal()?;
+            let Some(received) = child::next_signal(self.stopping.as_ref().map(|_| LOOK_EVERY))? else {
+                self.look_at_threads()?;
+                continue;
+            };
             match received.signal {
                 libc::SIGCHLD => {
                     if let Some(ended) = self.look(true)? {
@@ -76,6 +98,7 @@ impl Supervisor {
                     }
                 }
                 libc::SIGCONT => {
+                    self.stopping = None;
                     // A process that continued only us (a batch system, `kill -CONT`) means the
                     // program.
                     if let Some(ended) = self.look(false)? {
@@ -86,6 +109,9 @@ impl Supervisor {
                     }
                 }
                 signal => {
+                    if is_terminal_stop(signal) {
+                        self.stopping = Some(Stopping::default());
+                    }
                     if !self.has_it_already(received) {
                         self.pass_on(signal);
                     }
@@ -98,7 +124,7 @@ impl Supervisor {
     fn look(&mut self, may_stop: bool) -> io::Result<Option<Ended>> {
         let mut stopped_by = None;
         while let Some(report) = child::poll_child(self.child)? {
-            stopped_by = None;
+            (stopped_by, self.stopping) = (None, None);
             let end = match report.change {
                 Change::Exited(status) => End::Exited(u8::try_from(status).unwrap_or(u8::MAX)),
                 Change::Killed(signal) => End::Killed(signal),
@@ -117,10 +143,25 @@ impl Supervisor {
             return Ok(Some(Ended { end, resident_peak_bytes: report.resident_peak_bytes, is_replaced }));
         }
         // SIGSTOP was meant for the program alone: its sender will continue the program and not us.
-        if may_stop && matches!(stopped_by, Some(libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU)) {
+        if may_stop && stopped_by.is_some_and(is_terminal_stop) {
             child::stop_self()?;
         }
         Ok(None)
+    }
+
+    /// Stops as well if threads of the program have been stopped for a while: the stop of the
+    /// others waits for the engine, whose threads are stopped.
+    fn look_at_threads(&mut self) -> io::Result<()> {
+        let Some(Stopping { looks, some_stopped }) = self.stopping.take() else { return Ok(()) };
+        let stopped_now = some_thread_is_stopped(self.child);
+        if some_stopped && stopped_now {
+            self.stopped = true;
+            return child::stop_self();
+        }
+        if looks < LOOKS_MAX {
+            self.stopping = Some(Stopping { looks: looks + 1, some_stopped: stopped_now });
+        }
+        Ok(())
     }
 
     fn pass_on(&self, signal: i32) {
@@ -149,6 +190,16 @@ impl Supervisor {
     }
 }
 
+fn is_terminal_stop(signal: i32) -> bool {
+    matches!(signal, libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU)
+}
+
+fn some_thread_is_stopped(pid: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let mut numbers = threads.filter_map(|thread| thread.file_name().to_str()?.parse().ok());
+    numbers.any(is_stopped_by_signal)
+}
+
 /// Far deeper than process trees are; it only bounds the walk.
 const ANCESTORS_MAX: usize = 64;
 
@@ -174,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_terminals_signal_is_not_sent_twice() {
-        let supervisor = Supervisor { child: std::process::id(), stopped: false };
+        let supervisor = Supervisor { child: std::process::id(), stopped: false, stopping: None };
         let by = |signal, by_kernel, sender| Received { signal, by_kernel, sender };
         assert!(supervisor.has_it_already(by(libc::SIGINT, true, None)));
         assert!(

@@ -46,11 +46,16 @@ fn native(script: &str) -> Command {
 
 /// The same in less memory than it takes. None where nothing is managed.
 fn managed(options: &[&str], script: &str) -> Option<Command> {
+    let mut command = managed_program(options, &["perl", "-e", &format!("{GROW}{script}")])?;
+    command.env("MANAGED", "1");
+    Some(command)
+}
+
+fn managed_program(options: &[&str], program: &[&str]) -> Option<Command> {
     pagoda_linux::probe::can_run().map_err(skip).ok()?;
     let mut command = Command::new(env!("CARGO_BIN_EXE_pagoda"));
     command.args(["run", "--memory", "32M"]).args(options);
-    command.args(["--", "perl", "-e", &format!("{GROW}{script}")]);
-    command.env("MANAGED", "1").env_remove("PAGODA_PRELOAD").env_remove("LD_PRELOAD");
+    command.arg("--").args(program).env_remove("PAGODA_PRELOAD").env_remove("LD_PRELOAD");
     Some(command)
 }
 
@@ -178,6 +183,32 @@ fn a_signal_to_pagoda_reaches_a_managed_program_and_one_to_its_group_comes_once(
 fn a_managed_program_is_stopped_and_continued_with_pagoda() {
     let script = "print \"$$\\n\"; print while <STDIN>; whole(); exit 5";
     let Some(command) = managed(&["--quiet"], script) else { return };
+    let running = started(command);
+    running.stops_and_continues_by_group();
+    assert_eq!(running.end().1, Some(5));
+}
+
+/// Two threads that fault inside system calls nearly all the time. Such a fault is served before
+/// its thread stops, by an engine that may have stopped by then.
+const WRITERS: &str = "
+import os, sys, threading
+held = [os.urandom(1 << 20) for _ in range(64)]
+def write():
+    file = os.memfd_create('content')
+    while True:
+        for block in held: os.pwrite(file, block, 0)
+for _ in range(2): threading.Thread(target=write, daemon=True).start()
+print(os.getpid(), flush=True)
+sys.stdin.read()
+os._exit(5)
+";
+
+#[test]
+fn a_stop_that_is_never_complete_stops_pagoda_too() {
+    if let Err(error) = Command::new("python3").arg("--version").output() {
+        return skip(format!("python3: {error}"));
+    }
+    let Some(command) = managed_program(&["--quiet"], &["python3", "-c", WRITERS]) else { return };
     let running = started(command);
     running.stops_and_continues_by_group();
     assert_eq!(running.end().1, Some(5));

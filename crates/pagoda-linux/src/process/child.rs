@@ -10,6 +10,7 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use linux_raw_sys::general::__NR_rt_sigaction;
 
@@ -170,26 +171,34 @@ pub fn join_before_exec(command: &mut Command, procs: [std::fs::File; 2]) {
     unsafe { command.pre_exec(join) };
 }
 
-/// Waits for a signal and takes it. All signals have to be blocked ([`block_signals`]). Blocks
-/// without a limit.
-pub fn next_signal() -> io::Result<Received> {
+/// Waits for a signal and takes it. All signals have to be blocked ([`block_signals`]). Blocks for
+/// `at_most` and returns `None` then, or without a limit.
+pub fn next_signal(at_most: Option<Duration>) -> io::Result<Option<Received>> {
     let all = full_set();
+    let at_most = at_most.map(|time| libc::timespec {
+        tv_sec: time.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+        tv_nsec: time.subsec_nanos().into(),
+    });
+    let limit = at_most.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     loop {
         // SAFETY: siginfo_t is plain data, for which all zeroes are a value.
         let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-        // SAFETY: the set is valid, and `info` is ours to write.
-        let signal = unsafe { libc::sigwaitinfo(&raw const all, &raw mut info) };
+        // SAFETY: the set is valid, and `info` is ours to write. The limit is null, which means
+        // none, or lives as long as this call.
+        let signal = unsafe { libc::sigtimedwait(&raw const all, &raw mut info, limit) };
         if signal > 0 {
             let by_process = matches!(info.si_code, libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL);
             // SAFETY: for these three codes the kernel fills in the sender.
             let sender = if by_process { unsafe { info.si_pid() } } else { 0 };
             let sender = u32::try_from(sender).ok().filter(|&pid| pid != 0);
-            return Ok(Received { signal, by_kernel: info.si_code == libc::SI_KERNEL, sender });
+            return Ok(Some(Received { signal, by_kernel: info.si_code == libc::SI_KERNEL, sender }));
         }
         // A stop and a continue interrupt the wait, although nothing was delivered.
         let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
+        match error.kind() {
+            io::ErrorKind::Interrupted => {}
+            io::ErrorKind::WouldBlock => return Ok(None),
+            _ => return Err(error),
         }
     }
 }

@@ -137,9 +137,20 @@ pub fn namespaces() -> io::Result<u64> {
 /// known.
 #[must_use]
 pub fn is_stopped(thread: u32) -> bool {
+    matches!(state(thread), Some(b'T' | b't'))
+}
+
+/// Whether a signal has stopped a thread of any process. False if that can't be known.
+#[must_use]
+pub fn is_stopped_by_signal(thread: u32) -> bool {
+    state(thread) == Some(b'T')
+}
+
+/// The letter of a thread's state, as proc(5) lists them.
+fn state(thread: u32) -> Option<u8> {
     let (mut path, mut text) = ([0; 32], [0; 1024]);
     let stat = read(proc_path(thread, b"stat", &mut path), &mut text);
-    stat.ok().and_then(parse_stat).is_some_and(|stat| matches!(stat.state, b'T' | b't'))
+    stat.ok().and_then(parse_stat).map(|stat| stat.state)
 }
 
 /// `/proc/PID/NAME`, with its terminator; 32 bytes hold any.
