@@ -20,7 +20,7 @@ use pagoda_linux::process::thread::now_ns;
 
 use crate::engine::Engine;
 use crate::state::hand::Step;
-use crate::state::pending::{Extent, Fault, Tried};
+use crate::state::pending::{Extent, Fault, GranuleAt, Tried};
 use crate::stats::counters::Counter;
 use crate::store::Scratch;
 use crate::table::Table;
@@ -152,8 +152,8 @@ impl Engine {
         };
         let page = page.unwrap_or(fault.at.page_range());
         let shared = self.space.shared_pages(page).count();
-        let number = address / self.entry_bytes();
-        let extent = self.recent.extent(number);
+        let at = GranuleAt::new(address, self.entry_bytes());
+        let extent = self.recent.extent(at);
         // The rest of it is written later, or never.
         let soon = if let Extent::Granules(order) = extent { shared.min(1 << order) } else { shared };
         let copies = u64::from(soon) * OS_PAGE as u64;
@@ -175,7 +175,7 @@ impl Engine {
         }
         self.ledger.copied(copies);
         self.note_use();
-        self.recent.note(number, extent);
+        self.recent.note_page(at, extent);
         self.counters.add(Counter::HeldWrites, 1);
         self.counters.add(Counter::HeldWriteNs, waited_ns);
         Some(Tried::Served)

@@ -1,11 +1,12 @@
 //! Faults between their arrival and their end: a waiting fault, its extent, its outcome, and the
-//! pages that were served last.
+//! windows that were served last.
 //!
 //! Handlers, callers of a mapped file, and threads that serve their own faults all pass these on.
 //! This module must never serve anything.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use pagoda_core::page::OS_PAGE;
 use pagoda_linux::uffd::fault_address::FaultAddress;
 
 /// The outcome of an attempt at a fault.
@@ -52,51 +53,121 @@ impl Fault {
     }
 }
 
-/// The pages that were served last, by any handler, each with how much of it was brought in. They
-/// tell sequential from random access. They are a guess, so that a lost update does no harm.
+/// What was served last, by any handler: a few *windows* of granules that came together. They tell
+/// sequential from random access. They are a guess, so that a lost update does no harm.
+///
+/// A walk down the columns of a table faults on page after page, too, a row's length apart, and
+/// uses one granule here and there: with whole pages its working set would be many times what it
+/// uses. So a window only counts where the next fault is as close to it as it is long, or where a
+/// page has many.
 #[derive(Default)]
 pub(crate) struct Recent {
-    /// A few for each of several readers that go on at once, as a merge of sorted runs has them. A
-    /// page's number, and below it in [`ORDER_BITS`] the order of its granules.
-    pages: [AtomicUsize; 32],
+    /// A few for each of several readers that go on at once, as a merge of sorted runs has them.
+    windows: [AtomicUsize; 32],
     next: AtomicUsize,
 }
-
-const ORDER_BITS: u32 = 3;
 
 /// The order of all granules of a page of 64 KiB.
 const WHOLE_ORDER: u32 = 4;
 
+/// So many faults on one page show that it is used all over, and the next brings half of it. A row
+/// of 16 KiB or more has fewer there.
+const DENSE_FROM: usize = 4;
+const DENSE_ORDER: u32 = 3;
+
+/// A number of a granule, below it in four bits each the order of the window's length in granules,
+/// and the order of the extent that the fault had.
+const ORDER_BITS: u32 = 4;
+
+/// A window, its first granule by number.
+#[derive(Clone, Copy)]
+struct Window {
+    first: usize,
+    len_order: u32,
+    order: u32,
+}
+
+impl Window {
+    fn word(self) -> usize {
+        (self.first << ORDER_BITS | self.len_order as usize) << ORDER_BITS | self.order as usize
+    }
+
+    fn of(word: usize) -> Self {
+        let order = |word: usize| word as u32 & ((1 << ORDER_BITS) - 1);
+        Self { first: word >> (2 * ORDER_BITS), len_order: order(word >> ORDER_BITS), order: order(word) }
+    }
+
+    /// Whether at most as many granules as it has lie between it and this one.
+    fn is_near(self, granule: usize) -> bool {
+        let len = 1 << self.len_order;
+        granule + 2 * len >= self.first && granule < self.first + 2 * len
+    }
+}
+
+/// A granule by its number, and the order of the number of granules in a base page there.
+#[derive(Clone, Copy)]
+pub(crate) struct GranuleAt {
+    number: usize,
+    page_order: u32,
+}
+
+impl GranuleAt {
+    /// Of an address, in base pages of so many bytes, a power of two.
+    pub(crate) fn new(address: usize, page_bytes: usize) -> Self {
+        Self { number: address / OS_PAGE, page_order: (page_bytes / OS_PAGE).max(1).ilog2() }
+    }
+
+    fn page(self) -> usize {
+        self.number >> self.page_order
+    }
+}
+
 impl Recent {
-    /// How much a fault on this page brings in. Each further fault on or beside a page that was
-    /// served just now brings twice as much; a sequential reader, which has come so far, gets
+    /// How much a fault on this granule brings in. Each further fault on or beside a window that
+    /// came just now brings twice as much; a sequential reader, which has come so far, gets
     /// readahead, too. Any other gets a granule alone.
-    pub(crate) fn extent(&self, page: usize) -> Extent {
-        let mut order = None;
+    pub(crate) fn extent(&self, at: GranuleAt) -> Extent {
+        let (mut order, mut on_page) = (None, 0);
         let (mut is_onwards, mut is_downwards) = (false, false);
-        for known in &self.pages {
-            let known = known.load(Ordering::Relaxed);
-            let (place, came) = (known >> ORDER_BITS, known as u32 & ((1 << ORDER_BITS) - 1));
-            if place.abs_diff(page) <= 1 {
-                order = order.max(Some(came));
-                is_onwards |= place.wrapping_add(1) == page && came >= WHOLE_ORDER;
-                is_downwards |= place == page.wrapping_add(1) && came >= WHOLE_ORDER;
+        for known in &self.windows {
+            let known = Window::of(known.load(Ordering::Relaxed));
+            let (place, page) = (known.first >> at.page_order, at.page());
+            on_page += usize::from(place == page);
+            if known.is_near(at.number) {
+                order = order.max(Some(known.order));
+                is_onwards |= place.wrapping_add(1) == page && known.order >= WHOLE_ORDER;
+                is_downwards |= place == page.wrapping_add(1) && known.order >= WHOLE_ORDER;
             }
         }
-        match order.map_or(0, |order| order + 1) {
+        let of_page = if on_page >= DENSE_FROM { DENSE_ORDER } else { 0 };
+        match order.map_or(0, |order| order + 1).max(of_page) {
             _ if is_onwards => Extent::Onwards,
             _ if is_downwards => Extent::Downwards,
             order if order >= WHOLE_ORDER => Extent::Page,
             order => Extent::Granules(order),
         }
     }
-    pub(crate) fn note(&self, page: usize, extent: Extent) {
-        let order = match extent {
-            Extent::Granules(order) => order,
-            _ => WHOLE_ORDER,
+
+    /// A fault of this extent was served.
+    pub(crate) fn note(&self, at: GranuleAt, extent: Extent) {
+        let len_order = match extent {
+            Extent::Granules(order) => order.min(at.page_order),
+            _ => at.page_order,
         };
+        self.keep(at, len_order, extent);
+    }
+
+    /// The same, where its whole page came whatever the extent.
+    pub(crate) fn note_page(&self, at: GranuleAt, extent: Extent) {
+        self.keep(at, at.page_order, extent);
+    }
+
+    fn keep(&self, at: GranuleAt, len_order: u32, extent: Extent) {
+        let order = if let Extent::Granules(order) = extent { order } else { WHOLE_ORDER };
+        let first = at.number >> len_order << len_order;
         let next = self.next.fetch_add(1, Ordering::Relaxed);
-        self.pages[next % self.pages.len()].store(page << ORDER_BITS | order as usize, Ordering::Relaxed);
+        let window = Window { first, len_order, order };
+        self.windows[next % self.windows.len()].store(window.word(), Ordering::Relaxed);
     }
 }
 
@@ -136,3 +207,82 @@ pub(crate) enum Served {
 
 /// How many threads serve faults at most.
 pub(crate) const HANDLERS_MAX: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: usize = 64 << 10;
+
+    /// The extents of faults at these addresses.
+    fn extents(recent: &Recent, addresses: impl IntoIterator<Item = usize>) -> Vec<Extent> {
+        let serve = |address| {
+            let at = GranuleAt::new(address, PAGE);
+            let extent = recent.extent(at);
+            recent.note(at, extent);
+            extent
+        };
+        addresses.into_iter().map(serve).collect()
+    }
+
+    /// The faults of a reader of each granule, that stops where something is missing.
+    fn of_reader(recent: &Recent, granules: impl Iterator<Item = usize>) -> Vec<Extent> {
+        let mut there = std::collections::HashSet::new();
+        let mut seen = Vec::new();
+        for granule in granules {
+            if there.contains(&granule) {
+                continue;
+            }
+            let extent = extents(recent, [granule * OS_PAGE])[0];
+            let order = if let Extent::Granules(order) = extent { order } else { WHOLE_ORDER };
+            let first = granule >> order << order;
+            there.extend(first..first + (1 << order));
+            seen.push(extent);
+        }
+        seen
+    }
+
+    #[test]
+    fn a_sequential_reader_gets_more_each_time_and_then_readahead() {
+        let grows = [0, 1, 2, 3].map(Extent::Granules);
+        let up = of_reader(&Recent::default(), 1600..1664);
+        assert_eq!(up, [&grows[..], &[Extent::Page], &[Extent::Onwards; 3][..]].concat()[..up.len()]);
+        let down = of_reader(&Recent::default(), (1600..1664).rev());
+        assert_eq!(down, [&grows[..], &[Extent::Page], &[Extent::Downwards; 3][..]].concat()[..down.len()]);
+    }
+
+    #[test]
+    fn a_walk_down_a_column_gets_a_granule_a_row() {
+        for row_bytes in [16 << 10, 20 << 10, 24_000, 40_000, 63 << 10, 100_000] {
+            let rows = (0..1000).map(|row| (1 << 30) + row * row_bytes);
+            let seen = extents(&Recent::default(), rows);
+            assert!(seen.iter().all(|extent| *extent == Extent::Granules(0)), "{row_bytes}: {seen:?}");
+        }
+    }
+
+    #[test]
+    fn a_page_that_is_used_all_over_comes_with_few_faults() {
+        let scattered = [2, 13, 6, 10, 0, 15].map(|granule| (1 << 30) + granule * OS_PAGE);
+        let seen = extents(&Recent::default(), scattered);
+        assert_eq!(seen[..5], [0, 0, 0, 0, 3].map(Extent::Granules));
+        assert_eq!(seen[5], Extent::Page);
+    }
+
+    #[test]
+    fn first_touches_of_whole_pages_lead_to_readahead() {
+        let recent = Recent::default();
+        let seen: Vec<_> = (0..6)
+            .map(|page| {
+                let at = GranuleAt::new((1 << 30) + page * PAGE, PAGE);
+                let extent = recent.extent(at);
+                recent.note_page(at, extent);
+                extent
+            })
+            .collect();
+        assert_eq!(
+            seen[..5],
+            [0, 1, 2, 3].map(Extent::Granules).into_iter().chain([Extent::Page]).collect::<Vec<_>>()[..]
+        );
+        assert_eq!(seen[5], Extent::Onwards);
+    }
+}

@@ -16,7 +16,7 @@ use pagoda_linux::uffd::fault_address::FaultAddress;
 use crate::engine::Engine;
 use crate::frames::zones::Taker;
 use crate::state::hand::Step;
-use crate::state::pending::{Extent, Fault, Served, Tried};
+use crate::state::pending::{Extent, Fault, GranuleAt, Served, Tried};
 use crate::state::placement::Followed;
 use crate::stats::counters::Counter;
 use crate::stats::fault_kind::FaultKind;
@@ -198,7 +198,8 @@ impl Engine {
 
     /// Whether a fault here is none of sequential access.
     pub(crate) fn jumps_about(&self, at: FaultAddress) -> bool {
-        matches!(self.recent.extent(at.page() / self.unit_at(at.page()).bytes), Extent::Granules(_))
+        let at = GranuleAt::new(at.page(), self.unit_at(at.page()).bytes);
+        matches!(self.recent.extent(at), Extent::Granules(_))
     }
 
     /// Makes ready about as much as the fault of a thread that jumps about will take, as long as
@@ -257,11 +258,11 @@ impl Engine {
         // does no harm.
         let unit = self.unit_at(fault.at.page());
         let page = fault.at.page() / unit.bytes;
-        let extent = self.recent.extent(page);
+        let extent = self.recent.extent(GranuleAt::new(fault.at.page(), unit.bytes));
         self.fill_around(*fault);
         match self.serve(fault.at, fault.write, extent, kind, scratch) {
             Served::Done => {
-                let last = match (extent, unit.more) {
+                let last_page = match (extent, unit.more) {
                     (Extent::Onwards, None) => {
                         page + self.fetch_ahead((page + 1) * unit.bytes, extent, scratch)
                     }
@@ -272,7 +273,12 @@ impl Engine {
                     }
                     _ => page,
                 };
-                self.recent.note(last, extent);
+                let last = if last_page == page { fault.at.page() } else { last_page * unit.bytes };
+                let last = GranuleAt::new(last, unit.bytes);
+                match kind {
+                    FaultKind::Zero => self.recent.note_page(last, extent),
+                    _ => self.recent.note(last, extent),
+                }
                 Served::Done
             }
             Served::Again => {
