@@ -37,8 +37,8 @@ impl Engine {
         let most = (RUN_BYTES / self.entry_bytes()).min(entries.len() - index);
         let mut going: [Option<Going>; RUN_PARTS] = array::from_fn(|_| None);
         let first = going[0].insert(self.going(file, index, word, slot));
-        let mut count = 1;
-        if self.is_dirty(file, index, first) {
+        let (mut count, is_dirty) = (1, self.is_dirty(file, index, first));
+        if is_dirty {
             while count < most
                 && let Some(next) = self.take_dirty(file, entries, index + count)
             {
@@ -46,7 +46,7 @@ impl Engine {
                 count += 1;
             }
         }
-        let all_written = self.write_together(file, index, &going[..count]);
+        let all_written = !is_dirty || self.write_together(file, index, &going[..count]);
         // One behind it may have failed.
         let first_written = all_written || count > 1 && self.write_together(file, index, &going[..1]);
         for (i, Going { word, held, .. }) in going.into_iter().flatten().enumerate() {
@@ -157,7 +157,7 @@ mod tests {
         for index in FIRST..CLEAN {
             assert!(content[index * bytes + 1..(index + 1) * bytes].iter().all(|byte| *byte == 7), "{index}");
         }
-        // The other dirty one goes by itself, and what is left in the queue of those is passed over.
+        // The other dirty one goes by itself. What the queue has of those is passed over.
         while words()[4] != Backing::None {
             assert!(matches!(engine.store_oldest(&mut scratch), Some(Step::FrameReady)));
         }
