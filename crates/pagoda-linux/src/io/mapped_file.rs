@@ -6,7 +6,7 @@
 //! Nothing here may make the file longer, nor change bytes outside of the request; the layout is
 //! the caller's business.
 
-use std::io::IoSliceMut;
+use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
@@ -154,12 +154,24 @@ impl MappedFile {
         }
     }
 
-    /// Overwrites whole OS pages. Blocks for the disk.
+    /// Overwrites whole OS pages with those of several buffers, none of which is empty. Blocks for
+    /// the disk.
     ///
     /// # Errors
     /// The kernel's; a part may be written then.
-    pub fn write_at(&self, offset: u64, from: &[u8]) -> Result<(), Errno> {
-        write_all(&self.fd, offset, from)
+    pub fn write_at(&self, mut offset: u64, mut from: &mut [IoSlice<'_>]) -> Result<(), Errno> {
+        while !from.is_empty() {
+            match io::pwritev(&self.fd, from, offset) {
+                Ok(0) => return Err(Errno::IO),
+                Ok(count) => {
+                    offset += count as u64;
+                    IoSlice::advance_slices(&mut from, count);
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
     }
 
     /// Overwrites less than an OS page at the file's end, to the disk. Blocks for it.
@@ -233,7 +245,7 @@ mod tests {
         let mut buffer = AlignedBuffer::new(2 * ALIGN);
         assert_eq!(file.read_at(2 * ALIGN as u64, &mut buffer), Ok(ALIGN + 100));
         buffer.fill(2);
-        file.write_at(ALIGN as u64, &buffer[..ALIGN]).expect("there is room");
+        file.write_at(ALIGN as u64, &mut [IoSlice::new(&buffer[..ALIGN])]).expect("there is room");
         file.write_end(3 * ALIGN as u64, &buffer[..100]).expect("there is room");
         file.sync().expect("a disk");
         let found = std::fs::read(&path).expect("it is there");

@@ -16,6 +16,7 @@
 //! | `write_tracking` | marking writes by address |
 //! | `refaults` | which entries were read before, or were read ahead and not used yet |
 //! | `writeback` | from the file into a slot, and back |
+//! | `dropping` | staged pages that leave memory |
 //! | `readahead`, `orders` | readahead by the helpers, as `pagoda_core::fault::readahead` says |
 //! | `cached_reads` | reading by calls from pages that were read ahead, in place |
 //!
@@ -25,6 +26,7 @@ mod builder;
 mod cached_reads;
 mod dirty;
 pub(crate) mod dirty_map;
+mod dropping;
 mod error;
 mod external_changes;
 pub(crate) mod orders;

@@ -10,7 +10,7 @@
 //! error, and never earlier content. The caller has the busy bit of the entry. This module must
 //! never take failed I/O for content, write beyond the file's end, or know an address.
 
-use std::io::{self, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -29,6 +29,7 @@ use crate::file::dirty_map::Dirty;
 use crate::file::orders::Orders;
 use crate::file::refaults::Reads;
 use crate::file::seen::Seen;
+use crate::file::writeback::RUN_PARTS;
 
 /// How I/O on the file failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -241,16 +242,18 @@ impl PageFile {
         self.digester.of(content)
     }
 
-    /// The OS pages of an entry that the file has something of: their number, and their bytes.
-    fn pages<'a>(&self, index: usize, content: &'a [u8]) -> impl Iterator<Item = (u64, &'a [u8])> {
-        let (first, wanted) = (self.first_page(index), self.bytes_in(self.offset(index), content.len()));
-        (first..).zip(content[..wanted].chunks(OS_PAGE))
+    /// The OS pages of `content`, from entry `index` on, that the file has something of: their
+    /// number, and their bytes.
+    fn pages<'a>(&self, index: usize, content: &[&'a [u8]]) -> impl Iterator<Item = (u64, &'a [u8])> {
+        let room = content.iter().map(|part| part.len()).sum();
+        let wanted = self.bytes_in(self.offset(index), room);
+        (self.first_page(index)..).zip(within(content, 0..wanted).flat_map(|part| part.chunks(OS_PAGE)))
     }
 
     /// The file holds this of an entry.
     fn note_content(&self, index: usize, content: &[u8]) {
         if self.writable {
-            for (page, bytes) in self.pages(index, content) {
+            for (page, bytes) in self.pages(index, &[content]) {
                 self.note_page(page, bytes);
             }
         }
@@ -274,15 +277,16 @@ impl PageFile {
     }
 
     /// Writes the OS pages of `wanted`, bits from the first of entry `index` on, that differ from
-    /// the file in `content`, which is all of some entries; it `stays` in memory or not. Pages
-    /// beyond the end of a truncated file are lost, and so are those that others have changed.
+    /// the file in `content`, which is all of some entries, in parts of whole OS pages; it `stays`
+    /// in memory or not. Pages beyond the end of a truncated file are lost, and so are those that
+    /// others have changed.
     ///
     /// If it fails a part may be written, and no page is taken for written that is not.
     pub(super) fn write_back(
         &self,
         index: usize,
         wanted: u64,
-        content: &[u8],
+        content: &[&[u8]],
         stays: bool,
     ) -> Result<(), Trouble> {
         if !self.writable {
@@ -300,7 +304,7 @@ impl PageFile {
         dirty &= self.differing(index, wanted, content);
         if !before.is_as_seen {
             let compared = if compares_all { self.known_pages(index, wanted, content) } else { dirty };
-            let (changed, same) = self.compare(first, compared, content);
+            let (changed, same) = self.compare(first, compared, &content.concat());
             dirty &= !(changed | same);
         }
         let mut outcome = Ok(());
@@ -308,12 +312,13 @@ impl PageFile {
             let bytes = from as usize * OS_PAGE..to as usize * OS_PAGE;
             let at = self.offset(index) + bytes.start as u64;
             let len = self.bytes_in(at, bytes.len());
-            let content = &content[bytes.start..bytes.start + len];
+            let content = || within(content, bytes.start..bytes.start + len);
             let flushes = self.failed_flushes.load(Ordering::SeqCst);
-            let written = self.write_at(at, content);
+            let written = self.write_at(at, content(), len);
             self.written_bytes.fetch_add(len as u64, Ordering::Relaxed);
             let note = |is_known: bool| {
-                for (page, bytes) in (first + u64::from(from)..).zip(content.chunks(OS_PAGE)) {
+                let pages = content().flat_map(|part| part.chunks(OS_PAGE));
+                for (page, bytes) in (first + u64::from(from)..).zip(pages) {
                     let digest = if is_known { self.digest(bytes) } else { 0 };
                     self.digests[page as usize].store(digest, Ordering::SeqCst);
                 }
@@ -335,29 +340,42 @@ impl PageFile {
     }
 
     /// Of `wanted` those that the file has, and that are not lost.
-    fn known_pages(&self, index: usize, wanted: u64, content: &[u8]) -> u64 {
+    fn known_pages(&self, index: usize, wanted: u64, content: &[&[u8]]) -> u64 {
         let first = self.first_page(index);
         let pages = self.pages(index, content).map(|(page, _)| page);
         pages.filter(|page| !self.lost.has(*page)).fold(0, |known, page| known | 1 << (page - first)) & wanted
     }
 
     /// Of those the ones that the file does not hold as they are in `content`.
-    fn differing(&self, index: usize, wanted: u64, content: &[u8]) -> u64 {
+    pub(super) fn differing(&self, index: usize, wanted: u64, content: &[&[u8]]) -> u64 {
         let (first, known) = (self.first_page(index), self.known_pages(index, wanted, content));
         let differs =
             |(page, bytes): &(u64, &[u8])| known >> (page - first) & 1 != 0 && !self.holds(*page, bytes);
         self.pages(index, content).filter(differs).fold(0, |dirty, (page, _)| dirty | 1 << (page - first))
     }
 
-    fn write_at(&self, offset: u64, content: &[u8]) -> Result<(), KernelErrno> {
+    /// Writes parts of `len` bytes together.
+    fn write_at<'a>(
+        &self,
+        offset: u64,
+        parts: impl Iterator<Item = &'a [u8]>,
+        len: usize,
+    ) -> Result<(), KernelErrno> {
         #[cfg(test)]
         self.failing.write()?;
-        let whole = content.len() / OS_PAGE * OS_PAGE;
-        if whole > 0 {
-            self.file.write_at(offset, &content[..whole])?;
+        let (mut slices, mut count, mut end) = ([IoSlice::new(&[]); RUN_PARTS], 0, &[][..]);
+        for part in parts {
+            // Less than an OS page is only there where the file ends.
+            let whole;
+            (whole, end) = part.split_at(part.len() / OS_PAGE * OS_PAGE);
+            if !whole.is_empty() {
+                slices[count] = IoSlice::new(whole);
+                count += 1;
+            }
         }
-        if whole < content.len() {
-            self.file.write_end(offset + whole as u64, &content[whole..])?;
+        self.file.write_at(offset, &mut slices[..count])?;
+        if !end.is_empty() {
+            self.file.write_end(offset + (len - end.len()) as u64, end)?;
         }
         Ok(())
     }
@@ -441,6 +459,16 @@ impl PageFile {
     pub(super) fn take_untold(&self) -> Option<Trouble> {
         Trouble::from_code(self.untold.swap(0, Ordering::AcqRel))
     }
+}
+
+/// The bytes `range` of some parts, one after another; none of them is empty.
+fn within<'a>(parts: &[&'a [u8]], range: Range<usize>) -> impl Iterator<Item = &'a [u8]> {
+    let mut at = 0;
+    parts.iter().filter_map(move |part| {
+        let [from, to] = [range.start, range.end].map(|end| end.saturating_sub(at).min(part.len()));
+        at += part.len();
+        (from < to).then(|| &part[from..to])
+    })
 }
 
 /// The runs of set bits, lowest first, as `(first, one past the last)`.

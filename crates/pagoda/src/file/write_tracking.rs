@@ -11,25 +11,29 @@
 //! An entry that is busy is looked at again the next time. A mark is a hint still: a page that
 //! reclaim has just evicted is not seen. This module must never wait.
 
+use std::ops::Range;
+
 use pagoda_core::page::OS_PAGE;
+use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::procfs::pagemap::PagemapScanner;
 
 use crate::file::region::Inner;
+use crate::file::writeback::Work;
 use crate::table::{give, try_take};
 
 /// The bytes of one look: protecting them holds users of the page tables' lock up for about a
 /// hundred microseconds.
 const LOOK_BYTES: usize = 64 << 20;
 
-/// Addresses of busy entries that are kept for the next look: more than are busy at a time. Those
+/// Pages of busy entries that are kept for the next look: more than are busy at a time. Those
 /// beyond are not marked.
 const BUSY_MOST: usize = 256;
 
 /// The state of the thread that looks. One for each region.
 pub(super) struct Tracker {
     scanner: PagemapScanner,
-    /// Written pages whose entries were busy.
-    busy: Vec<usize>,
+    /// Written pages of entries that were busy.
+    busy: Vec<PageRange>,
 }
 
 impl Tracker {
@@ -47,51 +51,66 @@ impl Tracker {
 impl Inner {
     /// Marks the writes by address since the last call.
     pub(super) fn note_written_by_address(&self, tracker: &mut Tracker) {
-        let range = self.range;
-        let mut busy = std::mem::take(&mut tracker.busy);
-        busy.retain(|at| !self.mark_if_dirty(*at));
-        for start in (range.start()..range.end()).step_by(LOOK_BYTES) {
-            let mut runs = Vec::new();
-            let found = tracker.scanner.take_written(
-                start,
-                range.end().min(start + LOOK_BYTES),
-                |run, _, is_written| {
+        self.with_work(|work| {
+            let range = self.range;
+            let mut busy = std::mem::take(&mut tracker.busy);
+            busy.retain(|pages| !self.mark_if_dirty(*pages, work));
+            for start in (range.start()..range.end()).step_by(LOOK_BYTES) {
+                let mut written = Vec::new();
+                let end = range.end().min(start + LOOK_BYTES);
+                let found = tracker.scanner.take_written(start, end, |run, _, is_written| {
                     if is_written {
-                        runs.push(run);
+                        written.extend(self.by_entry(run));
                     }
-                },
-            );
-            if found.is_err() {
-                break;
+                });
+                if found.is_err() {
+                    break;
+                }
+                busy.extend(written.into_iter().filter(|pages| !self.mark_if_dirty(*pages, work)));
             }
-            let written = runs.into_iter().flat_map(|run| run.step_by(OS_PAGE));
-            busy.extend(written.filter(|at| !self.mark_if_dirty(*at)));
-        }
-        busy.truncate(BUSY_MOST);
-        tracker.busy = busy;
+            busy.truncate(BUSY_MOST);
+            tracker.busy = busy;
+        });
     }
 
-    /// Marks the entry of a page if it differs from the file. False if the entry is busy.
-    fn mark_if_dirty(&self, address: usize) -> bool {
+    /// The parts of some pages, each within an entry.
+    fn by_entry(&self, run: Range<usize>) -> impl Iterator<Item = PageRange> {
+        let (start, entry_bytes) = (self.range.start(), self.engine().entry_bytes());
+        let mut at = run.start;
+        std::iter::from_fn(move || {
+            let end = run.end.min(start + ((at - start) / entry_bytes + 1) * entry_bytes);
+            let part = (at < end).then(|| PageRange::at(at, end - at));
+            at = end;
+            part
+        })
+    }
+
+    /// Marks the entry of these pages if one of them differs from the file. False if it is busy.
+    fn mark_if_dirty(&self, pages: PageRange, work: &mut Work) -> bool {
         let engine = self.engine();
-        let offset = address - self.range.start();
+        let offset = pages.start() - self.range.start();
         let index = offset / engine.entry_bytes();
-        let here = self.file.bytes_in(offset as u64, OS_PAGE);
+        let here = self.file.bytes_in(offset as u64, pages.len());
         if here == 0 || self.file.dirty.is_marked(index) {
             return true;
         }
         let table = engine.gate_shared();
         // Unmapped by its user.
-        let Some(span) = table.find(address) else { return true };
-        let page = table.page_at(span, address);
+        let Some(span) = table.find(pages.start()) else { return true };
+        let page = table.page_at(span, pages.start());
         let entry = span.entry(page.index);
         let Some(word) = try_take(entry) else { return false };
-        let granule = page.granule_of(address);
         // Asking for one that its user has discarded would wait for us.
-        let is_held = !engine.space.held_pages(page.addresses(granule, granule + 1)).is_empty();
-        let mut content = [0; OS_PAGE];
-        let is_read = is_held && self.memory().read_what_is_there(offset, &mut content) == OS_PAGE;
-        if is_read && !self.file.holds((offset / OS_PAGE) as u64, &content[..here]) {
+        let held = engine.space.held_pages(pages);
+        let differs = held.runs().any(|(from, to)| {
+            let [from, to] = [from, to].map(|granule| granule as usize * OS_PAGE);
+            let copied = self.memory().read_what_is_there(offset + from, &mut work.content[..to - from]);
+            let known = here.saturating_sub(from).min(copied);
+            let first = ((offset + from) / OS_PAGE) as u64;
+            let mut read = (first..).zip(work.content[..known].chunks(OS_PAGE));
+            read.any(|(page, bytes)| !self.file.holds(page, bytes))
+        });
+        if differs {
             engine.note_dirty(&self.file, index, word.zone());
         }
         give(entry, word);

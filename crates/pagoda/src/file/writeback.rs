@@ -33,6 +33,9 @@ use crate::table::{Entries, Page, Span, Table, give, try_take};
 pub(super) const RUN_BYTES: usize = 256 << 10;
 const _: () = assert!(RUN_BYTES / OS_PAGE == u64::BITS as usize);
 
+/// The entries of a run, at most.
+pub(super) const RUN_PARTS: usize = RUN_BYTES / OS_PAGE;
+
 impl Engine {
     /// Reads an entry, whose busy bit the caller has taken, into a slot, and gives it back as
     /// staged. Without a frame it is given back as it was: false.
@@ -137,33 +140,8 @@ impl Engine {
         self.install(table, span, page, word, slot, page.granules, (first, false)).0
     }
 
-    /// Writes a staged entry of a file, whose busy bit the caller has taken, back and drops it.
-    /// False if it could not be written, and is as it was.
-    pub(crate) fn drop_to_file(
-        &self,
-        file: &PageFile,
-        entries: &Entries,
-        index: usize,
-        word: Word,
-        slot: u32,
-    ) -> bool {
-        let held = self.space.claim_slot(slot);
-        let out = self.outside(word, &held);
-        // A page that can't be written goes to the store, where it takes no room of others.
-        self.note_clean(file, index);
-        if file.write_back(index, out.bits().into(), self.space.bytes(&held), false).is_err() {
-            self.space.release_slot(held);
-            return false;
-        }
-        file.reads.note_gone(index, self.entry_bytes());
-        self.note_dropped(word.warmth(), slot);
-        give(&entries[index], word.with_backing(Backing::None).with_warmth(0));
-        self.unstage(held);
-        true
-    }
-
     /// The granules of a staged page that its slot has, and the region has not.
-    fn outside(&self, word: Word, held: &Slot) -> Granules {
+    pub(super) fn outside(&self, word: Word, held: &Slot) -> Granules {
         self.whole().without(word.resident()).and(self.space.pages_of(held))
     }
 
@@ -209,7 +187,7 @@ impl Engine {
         if out > 0 {
             return out;
         }
-        let (mut taken, mut count) = ([Word::EMPTY; RUN_BYTES / OS_PAGE], 0);
+        let (mut taken, mut count) = ([Word::EMPTY; RUN_PARTS], 0);
         let mut wanted = 0u64;
         for index in run {
             if !span.range().contains(address(index)) || is_out(&index) {
@@ -238,7 +216,7 @@ impl Engine {
             let out = self.read_outside(*word, content, scratch);
             wanted |= u64::from(out.bits()) << pages_before(i);
         }
-        let is_written = file.write_back(first, wanted, &content[..count * entry_bytes], true).is_ok();
+        let is_written = file.write_back(first, wanted, &[&content[..count * entry_bytes]], true).is_ok();
         for (index, word) in (first..).zip(&taken[..count]) {
             let mut after = *word;
             if !is_written {
