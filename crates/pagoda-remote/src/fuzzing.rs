@@ -115,12 +115,16 @@ impl Script {
 /// If a byte is given that the image does not have.
 #[must_use]
 pub fn remote(input: &[u8]) -> usize {
+    read(input, Duration::from_millis(300))
+}
+
+fn read(input: &[u8], patience: Duration) -> usize {
     let script = Arc::new(Mutex::new(Script(input.to_vec())));
     let server = HttpServer::start(move |request, line| {
         let content = if request.path.ends_with(".ws") { &TRUTH.set } else { &TRUTH.image };
         script.lock().expect("whole").answer(content, request, line)
     });
-    let options = Options { patience: Duration::from_millis(300), cache: None };
+    let options = Options { patience, cache: None };
     let Ok(file) = open(&server.url("mem"), &options) else { return 0 };
     let Ok(image) = Image::open_remote(file, key(), None) else { return 0 };
     let expected = |block: usize| &TRUTH.memory[block * BLOCK..][..BLOCK];
@@ -150,7 +154,7 @@ mod tests {
     fn whatever_a_server_answers_a_read_has_the_content_or_an_error() {
         let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
         let (first, runs) = (number("PAGODA_SEED").unwrap_or(1), number("PAGODA_RUNS").unwrap_or(24));
-        assert_eq!(remote(&[]), TRUTH.memory.len() / BLOCK, "a right server");
+        assert_eq!(read(&[], Duration::from_secs(60)), TRUTH.memory.len() / BLOCK, "a right server");
         for seed in first..first + runs {
             let mut random = Random::new(seed, 0);
             let input: Vec<u8> = (0..random.below(60)).map(|_| random.next() as u8).collect();
