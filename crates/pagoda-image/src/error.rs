@@ -45,7 +45,7 @@ pub enum ImageError {
     },
     /// It is of another version of the format.
     #[error(
-        "{path:?} is an image of version {version}, and this pagoda reads {VERSION}; use the pagoda that made it"
+        "{path:?} is an image of version {version}, and this pagoda reads 1 to {VERSION}; use the pagoda that made it"
     )]
     OtherVersion {
         /// The file.

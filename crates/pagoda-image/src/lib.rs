@@ -8,6 +8,7 @@
 //! | `write` | packs memory into an image, which replaces an older one only when it is whole |
 //! | `import` | raw memory files, and QEMU's mapped-ram migration files, as memory to pack |
 //! | `working_set` | the blocks that were touched first, in order, beside the image |
+//! | `unpack` | a block, whichever way it is packed |
 //! | `key_file` | the key of an image, in a file beside it |
 //! | `backing` | the file of an image, here or elsewhere |
 //! | `open_file` | opens a file without waiting for a pipe's writer |
@@ -24,6 +25,7 @@ pub mod import;
 mod key_file;
 mod open_file;
 mod read;
+mod unpack;
 mod working_set;
 mod write;
 

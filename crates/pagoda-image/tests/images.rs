@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use pagoda_core::image::LEN_BYTES_MOST;
 use pagoda_core::image::digest::ROOT_BYTES;
-use pagoda_core::image::header::Header;
+use pagoda_core::image::header::{HEADER_BYTES, Header};
 use pagoda_core::image::index::CHUNK_BLOCKS;
 use pagoda_image::import::RawFile;
 use pagoda_image::{
@@ -19,7 +19,7 @@ use pagoda_image::{
 };
 use pagoda_linux::testing::directory::names;
 use pagoda_linux::testing::random::Random;
-use support::{go_on, memory, packed, scratch};
+use support::{go_on, memory, packed, packed_in_parts, scratch};
 
 fn key() -> Key {
     Key::new([5; 32])
@@ -74,6 +74,49 @@ fn memory_comes_back_by_every_codec_and_block_size() {
     }
 }
 
+/// The version of an image tells readers of before that they can't read all of its blocks.
+#[test]
+fn blocks_in_parts_come_back_and_an_image_without_them_has_the_first_version() {
+    let (directory, path) = scratch();
+    let version = |path: &Path| fs::read(path).expect("an image")[8];
+    for block in [4096, 16384, 65536] {
+        let mut memory = memory(301, 7);
+        memory.truncate(300 * 4096 + 99);
+        let whole = packed(&memory, &path, options(Codec::Lz4, block));
+        let (whole_version, base) = (version(&path), Image::open(&path, Some(key())).expect("an image"));
+        let written = packed_in_parts(&memory, &path, options(Codec::Lz4, block));
+        assert_eq!((whole_version, version(&path)), (1, 2));
+        assert_eq!(written.totals.stored_blocks, whole.totals.stored_blocks);
+        let image = Image::open(&path, Some(key())).expect("an image");
+        assert_reads(&image, &memory);
+        assert!(image.holds(0, &memory).expect("read"));
+        // Digests are of the content: a difference has nothing, whichever way a block is packed.
+        let later = directory.path().join("later.pim");
+        for base in [base, image] {
+            let options = PackOptions { base: Some(Arc::new(base)), ..options(Codec::Lz4, block) };
+            let difference = packed_in_parts(&memory, &later, options);
+            assert_eq!((difference.totals.stored_blocks, version(&later)), (0, 1), "{difference:?}");
+        }
+    }
+}
+
+/// Such a block in an image of the first version is none that a reader of that version knew.
+#[test]
+fn a_block_in_parts_is_refused_where_the_version_has_none() {
+    let (_directory, path) = scratch();
+    packed_in_parts(&memory(64, 5), &path, options(Codec::Lz4, 16384));
+    let mut bytes = fs::read(&path).expect("read");
+    let mut header = Header::decode(bytes.first_chunk().expect("a header")).expect("a header");
+    header.has_parts = false;
+    let covered = header.index_at as usize..(header.index_at + 32 + header.runs * 16) as usize;
+    header.root = header.root_of(&key(), &bytes[covered]);
+    bytes[..HEADER_BYTES].copy_from_slice(&header.encode());
+    fs::write(&path, &bytes).expect("written");
+    let image = Image::open(&path, Some(key())).expect("an image");
+    let read = image.read_at(0, &mut [0; 64 << 12]);
+    assert!(matches!(read, Err(ImageError::DamagedBlock { .. })), "{read:?}");
+}
+
 #[test]
 fn zeroes_and_repeated_words_take_no_room() {
     let (_directory, path) = scratch();
@@ -112,22 +155,29 @@ fn any_changed_byte_is_an_error_where_it_is_and_never_other_content() {
     let (_directory, path) = scratch();
     let memory = memory(64, 5);
     packed(&memory, &path, options(Codec::Lz4, 4096));
-    let whole = fs::read(&path).expect("read");
+    assert_damage_is_noticed(&memory, &path, 4096);
+    packed_in_parts(&memory, &path, options(Codec::Lz4, 16384));
+    assert_damage_is_noticed(&memory, &path, 16384);
+}
+
+fn assert_damage_is_noticed(memory: &[u8], path: &Path, block: usize) {
+    let whole = fs::read(path).expect("read");
     let (mut refused, mut noticed) = (0, 0);
     for at in (0..whole.len()).step_by(whole.len() / 300) {
         let mut damaged = whole.clone();
         damaged[at] ^= 0x10;
-        fs::write(&path, &damaged).expect("written");
-        let Ok(image) = Image::open(&path, Some(key())) else {
+        fs::write(path, &damaged).expect("written");
+        let Ok(image) = Image::open(path, Some(key())) else {
             refused += 1;
             continue;
         };
         for (page, content) in memory.chunks(4096).enumerate() {
             let mut back = [9; 4096];
+            let begin = (page * 4096 / block * block) as u64;
             match image.read_at(page as u64 * 4096, &mut back) {
                 Ok(()) => assert!(back == *content, "byte {at}, page {page}"),
                 Err(ImageError::DamagedBlock { path: named, offset }) => {
-                    assert_eq!((named, offset, back), (path.clone(), page as u64 * 4096, [0; 4096]));
+                    assert_eq!((&*named, offset, back), (path, begin, [0; 4096]));
                     noticed += 1;
                 }
                 Err(error) => panic!("{error}"),
@@ -136,8 +186,8 @@ fn any_changed_byte_is_an_error_where_it_is_and_never_other_content() {
     }
     assert!(refused > 0 && noticed > 100, "{refused}, {noticed}");
     for len in [0, 100, 5000, whole.len() - 1] {
-        fs::write(&path, &whole[..len]).expect("written");
-        assert!(Image::open(&path, Some(key())).is_err(), "{len} bytes");
+        fs::write(path, &whole[..len]).expect("written");
+        assert!(Image::open(path, Some(key())).is_err(), "{len} bytes");
     }
 }
 

@@ -11,12 +11,15 @@
 //! | `pieces` | pieces in memory or on their way, each had once |
 //! | `disk` | pieces in a directory, for all processes that share it |
 //! | `file` | the file that an image reads |
+//! | `fuzzing` | a server that answers as a fuzzer says |
 #![forbid(unsafe_code)]
 
 mod address;
 mod disk;
 mod failure;
 mod file;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod pieces;
 mod store;
 mod transport;

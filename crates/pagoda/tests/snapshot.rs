@@ -76,6 +76,43 @@ fn what_is_saved_is_restored_for_every_base_page_codec_and_block() {
     }
 }
 
+/// Of a region that is stored for the most part: resident pages and zeroes share blocks with stored
+/// ones, and pages written in a later round with those that were put as they are packed.
+#[test]
+fn stored_pages_are_saved_as_they_are_packed() {
+    let (_directory, path) = scratch();
+    for base in BasePage::ALL.map(Some).into_iter().chain([None]) {
+        let Some(manager) = manager(Bytes::mib(64), base) else { return };
+        let mut region = manager.region(Bytes::mib(8)).create().expect("a region");
+        let mut memory = fill(&mut region);
+        // What LZ4 leaves as it was, and Zstandard halves.
+        let digits: Vec<u8> = (0..1u64 << 20)
+            .map(|i| {
+                b"0123456789abcdef"[(i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60) as usize ^ (i as usize % 5)]
+            })
+            .collect();
+        region.write_at(4 << 20, &digits).expect("written");
+        memory[4 << 20..5 << 20].copy_from_slice(&digits);
+        region.page_out(0, 8 << 20).expect("stored");
+        assert!(region.usage().resident == Bytes::ZERO);
+        for (codec, block_bytes) in
+            [(Codec::Lz4, 4096), (Codec::Lz4, 16384), (Codec::Lz4, 65536), (Codec::Zstd, 16384)]
+        {
+            let at = (block_bytes as usize * 37 + 4096) % memory.len();
+            region.write_at(at, b"resident again").expect("written");
+            memory[at..at + 14].copy_from_slice(b"resident again");
+            let stop = || region.write_words(5 << 20, b"the last").expect("written");
+            let options = PackOptions { codec, block_bytes, ..options() };
+            let saved = region.snapshot(&path, options, stop, || {}).expect("saved");
+            memory[5 << 20..(5 << 20) + 8].copy_from_slice(b"the last");
+            assert!(content(&path) == memory, "{base:?}, {codec}, {block_bytes}");
+            // The version that has such blocks.
+            let version = std::fs::read(&path).expect("an image")[8];
+            assert_eq!(version, if codec == Codec::Lz4 { 2 } else { 1 }, "{base:?}, {saved:?}");
+        }
+    }
+}
+
 /// Saves in a row, each a difference to the last: with writes tracked only what changed is read.
 #[test]
 fn saves_that_are_tracked_have_what_was_written_discarded_and_evicted_between() {

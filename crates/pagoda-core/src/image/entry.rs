@@ -5,7 +5,6 @@
 //! has one form only.
 
 use super::digest::{BLOCK_DIGEST_BYTES, BlockDigest};
-use crate::migrate::handshake::Codec;
 
 /// Bytes of an entry.
 pub const ENTRY_BYTES: usize = 8 + BLOCK_DIGEST_BYTES;
@@ -15,6 +14,19 @@ const LEN_BITS: u32 = 17;
 
 /// One past the last place that an entry can name, in bytes.
 pub const PLACE_END: u64 = 1 << (u64::BITS - KIND_BITS - LEN_BITS);
+
+/// The form of a block in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packing {
+    /// The content itself.
+    None,
+    /// One LZ4 block.
+    Lz4,
+    /// One Zstandard frame.
+    Zstd,
+    /// Each 4 KiB on its own, as a store packs them. Only in an image whose header says so.
+    Parts,
+}
 
 /// The content of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,8 +39,8 @@ pub enum Entry {
     Base,
     /// In the file.
     Stored {
-        /// How it is packed: never [`Codec::Zlib`].
-        codec: Codec,
+        /// How it is packed.
+        packing: Packing,
         /// Where it begins in the file.
         place: u64,
         /// How many bytes it has there, never none.
@@ -50,13 +62,13 @@ impl Entry {
                 1
             }
             Self::Base => 2,
-            Self::Stored { codec, place, len, digest } => {
+            Self::Stored { packing, place, len, digest } => {
                 value = digest;
-                let kind = match codec {
-                    Codec::None => 3,
-                    Codec::Lz4 => 4,
-                    Codec::Zstd => 5,
-                    Codec::Zlib => unreachable!("no image is packed so"),
+                let kind = match packing {
+                    Packing::None => 3,
+                    Packing::Lz4 => 4,
+                    Packing::Zstd => 5,
+                    Packing::Parts => 6,
                 };
                 assert!(place < PLACE_END && len < 1 << LEN_BITS, "a block at {place}");
                 place << (KIND_BITS + LEN_BITS) | u64::from(len) << KIND_BITS | kind
@@ -76,18 +88,26 @@ impl Entry {
         let digest: BlockDigest = value.try_into().ok()?;
         let len = (word >> KIND_BITS) as u32 & ((1 << LEN_BITS) - 1);
         let place = word >> (KIND_BITS + LEN_BITS);
-        let stored = |codec| Self::Stored { codec, place, len, digest };
+        let stored = |packing| Self::Stored { packing, place, len, digest };
+        let is_packed = len > 0 && len < block_bytes;
         let entry = match word & ((1 << KIND_BITS) - 1) {
             0 => Self::Zero,
             1 => Self::Same(*value.first_chunk()?),
             2 => Self::Base,
-            3 if len == block_bytes => stored(Codec::None),
-            4 if len > 0 && len < block_bytes => stored(Codec::Lz4),
-            5 if len > 0 && len < block_bytes => stored(Codec::Zstd),
+            3 if len == block_bytes => stored(Packing::None),
+            4 if is_packed => stored(Packing::Lz4),
+            5 if is_packed => stored(Packing::Zstd),
+            6 if is_packed => stored(Packing::Parts),
             _ => return None,
         };
         // Only bytes that encode to themselves are an entry: that checks unused bits.
         (entry.encode() == *bytes && entry != Self::Same([0; 8])).then_some(entry)
+    }
+
+    /// Whether it is packed in parts.
+    #[must_use]
+    pub const fn is_in_parts(&self) -> bool {
+        matches!(self, Self::Stored { packing: Packing::Parts, .. })
     }
 
     /// Whether these bytes name a place in the file, if they are an entry at all.
@@ -104,9 +124,9 @@ mod tests {
 
     #[test]
     fn only_a_block_in_the_file_names_a_place() {
-        for codec in [Codec::None, Codec::Lz4, Codec::Zstd] {
-            let stored = Entry::Stored { codec, place: 7, len: 4096, digest: [3; 16] };
-            assert!(Entry::names_a_place(&stored.encode()), "{codec:?}");
+        for packing in [Packing::None, Packing::Lz4, Packing::Zstd, Packing::Parts] {
+            let stored = Entry::Stored { packing, place: 7, len: 4096, digest: [3; 16] };
+            assert!(Entry::names_a_place(&stored.encode()), "{packing:?}");
         }
         for other in [Entry::Zero, Entry::Same([9; 8]), Entry::Base] {
             assert!(!Entry::names_a_place(&other.encode()), "{other:?}");
@@ -115,19 +135,20 @@ mod tests {
 
     #[test]
     fn entries_read_back() {
-        let stored = |codec, len| Entry::Stored { codec, place: PLACE_END - 1, len, digest: [3; 16] };
+        let stored = |packing, len| Entry::Stored { packing, place: PLACE_END - 1, len, digest: [3; 16] };
         let all = [
             Entry::Zero,
             Entry::Same([1, 2, 3, 4, 5, 6, 7, 8]),
             Entry::Base,
-            stored(Codec::None, 65536),
-            stored(Codec::Lz4, 65535),
-            stored(Codec::Zstd, 1),
+            stored(Packing::None, 65536),
+            stored(Packing::Lz4, 65535),
+            stored(Packing::Zstd, 1),
+            stored(Packing::Parts, 4096),
         ];
         for entry in all {
             assert_eq!(Entry::decode(&entry.encode(), 65536), Some(entry));
         }
-        for wrong in [stored(Codec::None, 65535), stored(Codec::Lz4, 65536), stored(Codec::Zstd, 0)] {
+        for wrong in [stored(Packing::None, 65535), stored(Packing::Lz4, 65536), stored(Packing::Zstd, 0)] {
             assert_eq!(Entry::decode(&wrong.encode(), 65536), None);
         }
     }

@@ -15,8 +15,9 @@ pub const HEADER_BYTES: usize = 8 + 2 + 2 + 4 + 4 * 8 + 16 + 2 * ROOT_BYTES + NA
 /// Where blocks may begin in the file.
 pub const BLOCKS_BEGIN: u64 = 4096;
 
-/// The version of the format that this code writes and reads.
-pub const VERSION: u16 = 1;
+/// The latest version of the format that this code reads. An image is of the first version that has
+/// all that it uses: 2 with blocks in [parts](super::entry::Packing::Parts), 1 without.
+pub const VERSION: u16 = 2;
 
 const MAGIC: [u8; 8] = *b"\x89PAGODA\n";
 const CHECKSUM_BYTES: usize = 8;
@@ -55,6 +56,8 @@ pub struct Header {
     pub key_check: BlockDigest,
     /// The image that this one is a difference to.
     pub base: Option<Base>,
+    /// Blocks may be packed in parts.
+    pub has_parts: bool,
     /// The digest of the image.
     pub root: Root,
 }
@@ -86,7 +89,7 @@ impl Header {
         }
         Put::<HEADER_BYTES>::new()
             .bytes(MAGIC)
-            .u16(VERSION)
+            .u16(1 + u16::from(self.has_parts))
             .u16(if base.is_some() { FLAG_DIFFERENCE } else { 0 })
             .u32(self.block_bytes)
             .u64(self.len_bytes)
@@ -110,7 +113,7 @@ impl Header {
             return Err(HeaderError::NotAnImage);
         }
         let version = take.u16();
-        if version != VERSION {
+        if !(1..=VERSION).contains(&version) {
             return Err(HeaderError::Version(version));
         }
         let is_difference = take.u16() == FLAG_DIFFERENCE;
@@ -122,7 +125,9 @@ impl Header {
         let root = Root(take.bytes());
         let file_name = name[1..=usize::from(name[0])].to_vec();
         let base = is_difference.then_some(Base { root: base_root, file_name });
-        let header = Self { block_bytes, len_bytes, index_at, index_bytes, runs, key_check, base, root };
+        let has_parts = version >= 2;
+        let header =
+            Self { block_bytes, len_bytes, index_at, index_bytes, runs, key_check, base, has_parts, root };
         if header.encode() != *bytes || !header.fits() {
             return Err(HeaderError::Damaged);
         }
@@ -179,19 +184,22 @@ mod tests {
             runs: 1,
             key_check: [1; 16],
             base: Some(Base { root: Root([2; 32]), file_name: b"base.img".to_vec() }),
+            has_parts: false,
             root: Root([3; 32]),
         }
     }
 
     #[test]
     fn headers_read_back_and_others_say_why_they_are_none() {
-        for base in [None, header().base] {
-            let header = Header { base, ..header() };
+        for (base, has_parts) in [(None, true), (header().base, false)] {
+            let header = Header { base, has_parts, ..header() };
             assert_eq!(Header::decode(&header.encode()), Ok(header));
         }
         let mut bytes = header().encode();
-        bytes[8] = 9;
-        assert_eq!(Header::decode(&bytes), Err(HeaderError::Version(9)));
+        for version in [0, 3, 9] {
+            bytes[8] = version;
+            assert_eq!(Header::decode(&bytes), Err(HeaderError::Version(version.into())));
+        }
         bytes[0] = 0;
         assert_eq!(Header::decode(&bytes), Err(HeaderError::NotAnImage));
         for wrong in [

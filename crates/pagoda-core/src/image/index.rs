@@ -85,6 +85,7 @@ mod tests {
             runs,
             key_check: [0; 16],
             base: None,
+            has_parts: false,
             root: Root::default(),
         }
     }

@@ -9,33 +9,60 @@ use std::sync::Arc;
 
 use pagoda_core::migrate::handshake::Codec;
 
+use pagoda_linux::codec::pack::{BlockPacker, pack_block};
+
 use super::*;
-use crate::write::{PackOptions, pack};
+use crate::write::{PackOptions, Writer, pack};
 
 fn folder() -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "../../fuzz/corpus/image"].iter().collect()
 }
 
-/// Packs 40 KiB of all kinds of content, and returns the file's bytes.
-fn packed(path: &Path, codec: Codec, base: Option<Arc<Image>>) -> Vec<u8> {
+/// 40 KiB of all kinds of content.
+fn memory() -> Vec<u8> {
     let mut memory = vec![0u8; 40 << 10];
     memory[4096..8192].fill(7);
     memory[8192..20000].iter_mut().enumerate().for_each(|(i, byte)| *byte = (i / 9) as u8);
     memory[28672..].iter_mut().enumerate().for_each(|(i, byte)| *byte = ((i * i * 7919) >> 7) as u8);
+    memory
+}
+
+/// Packs that in blocks of two parts, and returns the file's bytes.
+fn packed_in_parts(path: &Path) -> Vec<u8> {
+    let (memory, mut packer) = (memory(), BlockPacker::default());
+    let options = PackOptions { block_bytes: 8192, ..PackOptions::new(key()) };
+    let mut writer = Writer::create(path, memory.len() as u64, options).expect("begun");
+    for (block, content) in memory.chunks(8192).enumerate() {
+        let mut rooms = [[0; 4096]; 2];
+        let parts = content.chunks(4096).zip(&mut rooms).map(|(page, room)| {
+            let len = pack_block(page, room, &mut packer).expect("room");
+            &room[..len]
+        });
+        writer.put_parts(block as u64, content, parts).expect("put");
+    }
+    writer.finish().expect("written");
+    fs::read(path).expect("read")
+}
+
+/// Packs that and returns the file's bytes.
+fn packed(path: &Path, codec: Codec, base: Option<Arc<Image>>) -> Vec<u8> {
+    let mut memory = memory();
     memory[30000] ^= u8::from(base.is_some());
     let options = PackOptions { codec, block_bytes: 4096, base, ..PackOptions::new(key()) };
     pack(&memory, path, options, &mut |_| ControlFlow::Continue(())).expect("packed");
     fs::read(path).expect("read")
 }
 
-/// Inputs: an image by each codec, mended and not, and a difference.
+/// Inputs: an image by each codec and in parts, mended and not, and a difference.
 fn seeds(directory: &Path) -> Vec<(String, Vec<u8>)> {
     let path = directory.join("seed");
     let mut seeds = Vec::new();
-    for codec in [Codec::None, Codec::Lz4, Codec::Zstd] {
-        let bytes = packed(&path, codec, None);
-        seeds.push((format!("{codec}"), [&[0], &bytes[..]].concat()));
-        seeds.push((format!("{codec}-mended"), [&[1], &bytes[..]].concat()));
+    let in_parts = [("parts".to_owned(), packed_in_parts(&path))];
+    let by_codec = [Codec::None, Codec::Lz4, Codec::Zstd];
+    let by_codec = by_codec.map(|codec| (format!("{codec}"), packed(&path, codec, None)));
+    for (name, bytes) in in_parts.into_iter().chain(by_codec) {
+        seeds.push((name.clone(), [&[0], &bytes[..]].concat()));
+        seeds.push((name + "-mended", [&[1], &bytes[..]].concat()));
     }
     let base = Arc::new(Image::open(&path, Some(key())).expect("an image"));
     let difference = packed(&directory.join("difference"), Codec::Lz4, Some(base));
@@ -55,7 +82,11 @@ fn every_input_of_the_corpus_gives_its_content_or_an_error() {
     let elsewhere = tempfile::tempdir().expect("a directory");
     let path = elsewhere.path().join("input");
     for (name, input) in &seeds {
-        let expected = if name == "difference" { 0 } else { 10 };
+        let expected = match &**name {
+            "difference" => 0,
+            "parts" | "parts-mended" => 5,
+            _ => 10,
+        };
         assert_eq!(image(input, &path), expected, "{name}");
         let own = fs::read(folder().join(name)).expect("the corpus has it: PAGODA_WRITE_CORPUS=1 writes it");
         assert!(own == *input, "{name} is old: run this test with PAGODA_WRITE_CORPUS=1");

@@ -3,14 +3,14 @@
 //! Blocks that follow each other in the file are had by one read. A block is unpacked, and its
 //! digest is compared, before its bytes count; after an error all of the reader's memory is zero.
 
+use pagoda_core::image::entry::Packing;
 use pagoda_core::image::{BlockDigest, Entry};
-use pagoda_core::migrate::handshake::Codec;
-use pagoda_linux::codec::lz4;
 use pagoda_linux::codec::zstd::Decompressor;
 
 use super::Image;
 use super::scratch::Scratch;
 use crate::error::ImageError;
+use crate::unpack::unpack;
 
 /// The most packed bytes of one read.
 const READ_MOST_BYTES: u64 = 1 << 20;
@@ -18,7 +18,7 @@ const READ_MOST_BYTES: u64 = 1 << 20;
 /// A stored block, as its entry says.
 #[derive(Clone, Copy)]
 struct Stored {
-    codec: Codec,
+    packing: Packing,
     place: u64,
     len: u32,
     digest: BlockDigest,
@@ -85,8 +85,8 @@ impl Image {
                     Some(base) if at + len as u64 <= base.len_bytes() => base.read_blocks(at, part)?,
                     _ => return Err(self.damaged_block(block)),
                 },
-                Entry::Stored { codec, place, len: packed, digest } => {
-                    let first = Stored { codec, place, len: packed, digest };
+                Entry::Stored { packing, place, len: packed, digest } => {
+                    let first = Stored { packing, place, len: packed, digest };
                     done += self.scratch.with(|scratch| {
                         if len < block_bytes as usize {
                             self.read_part(block, &first, within, &mut rest[..len], scratch)
@@ -139,8 +139,8 @@ impl Image {
         let mut end = first.place + u64::from(first.len);
         while (run.len() + 1) * block_bytes <= into.len() && end - first.place < READ_MOST_BYTES {
             match self.entry(block + run.len() as u64)? {
-                Entry::Stored { codec, place, len, digest } if place == end => {
-                    run.push(Stored { codec, place, len, digest });
+                Entry::Stored { packing, place, len, digest } if place == end => {
+                    run.push(Stored { packing, place, len, digest });
                     end += u64::from(len);
                 }
                 _ => break,
@@ -177,15 +177,7 @@ impl Image {
         content: &mut [u8],
         zstd: &mut Decompressor,
     ) -> Result<(), ImageError> {
-        let unpacked = match stored.codec {
-            Codec::None if packed.len() == content.len() => {
-                content.copy_from_slice(packed);
-                Some(())
-            }
-            Codec::Lz4 => lz4::decompress(packed, content),
-            Codec::Zstd => zstd.decompress(packed, content),
-            Codec::None | Codec::Zlib => None,
-        };
+        let unpacked = unpack(stored.packing, packed, content, zstd);
         let is_right = unpacked.is_some() && self.key.of_block(content) == stored.digest;
         if is_right { Ok(()) } else { Err(self.damaged_block(block)) }
     }
@@ -255,8 +247,8 @@ impl Image {
         zstd: &mut Decompressor,
     ) -> Result<(), ImageError> {
         match self.entry(block)? {
-            Entry::Stored { codec, place, len, digest } if len as usize == packed.len() => {
-                self.unpack(block, &Stored { codec, place, len, digest }, packed, content, zstd)
+            Entry::Stored { packing, place, len, digest } if len as usize == packed.len() => {
+                self.unpack(block, &Stored { packing, place, len, digest }, packed, content, zstd)
             }
             _ => Err(self.damaged_block(block)),
         }

@@ -386,7 +386,8 @@ impl Image {
     /// The entry of a block, which there is.
     pub(crate) fn entry(&self, block: u64) -> Result<Entry, ImageError> {
         let entry = self.index.entry(block, self.block_bytes(), &self.key);
-        entry.ok_or_else(|| self.damaged_block(block))
+        let is_known = |entry: &Entry| self.header.has_parts || !entry.is_in_parts();
+        entry.filter(is_known).ok_or_else(|| self.damaged_block(block))
     }
 
     /// The error of a block that is not as it was written.

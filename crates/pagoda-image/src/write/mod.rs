@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pagoda_core::image::digest::ROOT_BYTES;
-use pagoda_core::image::entry::{ENTRY_BYTES, PLACE_END};
+use pagoda_core::image::entry::{ENTRY_BYTES, PLACE_END, Packing};
 use pagoda_core::image::header::{BLOCKS_BEGIN, Base, Header};
 use pagoda_core::image::index::{ALL_BASE, ALL_ZERO, CHUNK_BLOCKS, CHUNK_BYTES};
 use pagoda_core::image::{
@@ -24,7 +24,8 @@ use pagoda_core::migrate::handshake::Codec;
 use pagoda_core::migrate::received::{ReceivedMap, words_for};
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
-use pagoda_linux::codec::lz4::{self, Lz4};
+use pagoda_linux::codec::lz4::Lz4;
+use pagoda_linux::codec::pack::join;
 use pagoda_linux::codec::zstd::{Compressor, DEFAULT_LEVEL, Decompressor};
 use pagoda_linux::io::unfinished_file::UnfinishedFile;
 use pagoda_linux::mem::words::zeroed_words;
@@ -33,6 +34,7 @@ use pagoda_linux::mem::zero_scan;
 use crate::error::ImageError;
 use crate::key_file::{keep_key, make_key};
 use crate::read::{Image, LAYERS_MOST, Totals};
+use crate::unpack::unpack;
 pub use pack::{Progress, pack};
 
 /// Packed bytes that are gathered for one write.
@@ -44,6 +46,7 @@ pub struct PackOptions {
     /// The key of its digests.
     pub key: Key,
     /// How blocks are compressed: not by zlib. One that gains less than an eighth is kept as it is.
+    /// A save of a region by LZ4 takes stored pages as they are packed.
     pub codec: Codec,
     /// The size of a block, in bytes: a power of two from 4 to 64 KiB. A difference has its base's.
     pub block_bytes: u32,
@@ -91,6 +94,16 @@ enum Packer {
     None,
     Lz4(Lz4),
     Zstd(Compressor),
+}
+
+impl Packer {
+    fn pack(&mut self, content: &[u8], room: &mut [u8]) -> (Packing, Option<usize>) {
+        match self {
+            Self::None => (Packing::None, None),
+            Self::Lz4(lz4) => (Packing::Lz4, lz4.compress(content, room)),
+            Self::Zstd(zstd) => (Packing::Zstd, zstd.compress(content, room)),
+        }
+    }
 }
 
 /// An image that is being written. Dropping it leaves an older image as it was.
@@ -150,6 +163,7 @@ impl Writer {
             runs: 0,
             key_check: options.key.check(),
             base,
+            has_parts: false,
             root: Root::default(),
         };
         let chunks = header.blocks().div_ceil(CHUNK_BLOCKS);
@@ -216,12 +230,40 @@ impl Writer {
     /// # Panics
     /// If there is no such block, or the content has another length.
     pub fn put(&mut self, block: u64, content: &[u8]) -> Result<(), ImageError> {
+        self.put_packed(block, content, Packer::pack)
+    }
+
+    /// The same of a block of which each 4 KiB are packed already, as
+    /// [`pack_block`](pagoda_linux::codec::pack::pack_block) packs them: they go to the file as
+    /// they are, whatever the image's codec, and the content is not packed again.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    ///
+    /// # Panics
+    /// As there, or if there are not as many parts as the block has 4 KiB.
+    pub fn put_parts<'a>(
+        &mut self,
+        block: u64,
+        content: &[u8],
+        parts: impl IntoIterator<Item = &'a [u8]>,
+    ) -> Result<(), ImageError> {
+        self.put_packed(block, content, |_, content, room| (Packing::Parts, join(parts, content.len(), room)))
+    }
+
+    fn put_packed(
+        &mut self,
+        block: u64,
+        content: &[u8],
+        pack: impl FnOnce(&mut Packer, &[u8], &mut [u8]) -> (Packing, Option<usize>),
+    ) -> Result<(), ImageError> {
         assert_eq!(content.len(), self.block_bytes(), "a block");
         let entry = match zero_scan::repeated_word(content) {
             Some(word) if word == [0; 8] => Entry::Zero,
             Some(word) => Entry::Same(word),
-            None => self.store(block, content)?,
+            None => self.store(block, content, pack)?,
         };
+        self.header.has_parts |= entry.is_in_parts();
         self.set(block, entry);
         Ok(())
     }
@@ -252,19 +294,12 @@ impl Writer {
                 into[len..].fill(0);
                 base.read_at(at, &mut into[..len])?;
             }
-            Entry::Stored { codec, place, len, digest } => {
+            Entry::Stored { packing, place, len, digest } => {
                 self.flush()?;
                 let packed = &mut self.packed[..len as usize];
                 let read = self.unfinished.file().read_exact_at(packed, place);
                 read.map_err(|error| ImageError::write(&self.path, error))?;
-                let unpacked = match codec {
-                    Codec::Lz4 => lz4::decompress(packed, into),
-                    Codec::Zstd => Decompressor::new().decompress(packed, into),
-                    Codec::None | Codec::Zlib => {
-                        into.copy_from_slice(packed);
-                        Some(())
-                    }
-                };
+                let unpacked = unpack(packing, packed, into, &mut Decompressor::new());
                 // Else the block would be put again with a digest of damaged content.
                 if unpacked.is_none() || self.options.key.of_block(into) != digest {
                     return Err(ImageError::damaged(&self.path, "a block that was just written"));
@@ -282,7 +317,13 @@ impl Writer {
         self.set(block, Entry::Zero);
     }
 
-    fn store(&mut self, block: u64, content: &[u8]) -> Result<Entry, ImageError> {
+    /// Stores the content of a block, packed by `pack` into a room that it must not fill.
+    fn store(
+        &mut self,
+        block: u64,
+        content: &[u8],
+        pack: impl FnOnce(&mut Packer, &[u8], &mut [u8]) -> (Packing, Option<usize>),
+    ) -> Result<Entry, ImageError> {
         let digest = self.options.key.of_block(content);
         if let Some(base) = &self.options.base
             && self.is_in_base(block)
@@ -292,23 +333,19 @@ impl Writer {
         }
         // Less gain than an eighth is not worth the time of unpacking.
         let room = &mut self.packed[..content.len() / 8 * 7];
-        let (codec, len) = match &mut self.packer {
-            Packer::None => (Codec::None, None),
-            Packer::Lz4(lz4) => (Codec::Lz4, lz4.compress(content, room)),
-            Packer::Zstd(zstd) => (Codec::Zstd, zstd.compress(content, room)),
-        };
+        let (packing, len) = pack(&mut self.packer, content, room);
         let place = self.gathered_at + self.gathered.len() as u64;
         if place + content.len() as u64 > PLACE_END {
             return Err(ImageError::IndexTooLong { path: self.path.clone() });
         }
-        let codec = if len.is_some() { codec } else { Codec::None };
+        let packing = if len.is_some() { packing } else { Packing::None };
         let bytes = len.map_or(content, |len| &self.packed[..len]);
         self.gathered.extend_from_slice(bytes);
         let len = bytes.len() as u32;
         if self.gathered.len() >= WRITE_BYTES {
             self.flush()?;
         }
-        Ok(Entry::Stored { codec, place, len, digest })
+        Ok(Entry::Stored { packing, place, len, digest })
     }
 
     fn flush(&mut self) -> Result<(), ImageError> {

@@ -5,7 +5,8 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use pagoda_image::{PackOptions, Progress, Written, pack};
+use pagoda_image::{PackOptions, Progress, Writer, Written, pack};
+use pagoda_linux::codec::pack::{BLOCK, BlockPacker, pack_block};
 use pagoda_linux::testing::random::Random;
 
 /// Memory of all kinds: zeroes, one word, text that packs well, and noise that does not.
@@ -36,4 +37,23 @@ pub fn go_on(_: Progress) -> ControlFlow<()> {
 
 pub fn packed(memory: &Vec<u8>, path: &Path, options: PackOptions) -> Written {
     pack(memory, path, options, &mut go_on).expect("packed")
+}
+
+/// The same with each 4 KiB packed on its own, as a store has them.
+pub fn packed_in_parts(memory: &[u8], path: &Path, options: PackOptions) -> Written {
+    let mut writer = Writer::create(path, memory.len() as u64, options).expect("begun");
+    let mut packer = BlockPacker::default();
+    for (block, part) in memory.chunks(writer.block_bytes()).enumerate() {
+        let mut content = part.to_vec();
+        content.resize(writer.block_bytes(), 0);
+        let mut pack_one = |page: &[u8]| {
+            let mut packed = vec![0; BLOCK];
+            let len = pack_block(page, &mut packed, &mut packer).expect("room");
+            packed.truncate(len);
+            packed
+        };
+        let parts: Vec<_> = content.chunks(BLOCK).map(&mut pack_one).collect();
+        writer.put_parts(block as u64, &content, parts.iter().map(Vec::as_slice)).expect("put");
+    }
+    writer.finish().expect("written")
 }

@@ -3,10 +3,14 @@
 //! As a migration does: all of it is packed, then in rounds the pages that were written meanwhile,
 //! and at last, while the owner's writers are stopped, the rest is copied to memory. That is the
 //! one instant of the image; the copies are packed after the writers go on. Swapped-out pages
-//! are read where they are, and nothing is swapped in. The kernel tells which pages were written,
+//! are read where they are, and nothing is swapped in; a stored page goes into the image as it is
+//! packed (`parts`). The kernel tells which pages were written,
 //! also by writers that did not stop: then there is no image. It can't tell of a page that was
 //! written and then evicted: such a page is compared with its copy. This module must never publish
 //! an image whose pages are of two instants.
+
+mod copied;
+mod parts;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
@@ -16,13 +20,15 @@ use pagoda_core::migrate::geometry::{STRIPE_BYTES, STRIPE_PAGES};
 use pagoda_core::migrate::pages::{PageSet, StripePages};
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
-use pagoda_image::{ImageError, PackOptions, Writer, Written};
+use pagoda_image::{Codec, ImageError, PackOptions, Writer, Written};
 use pagoda_linux::mem::words::zeroed_words;
 use pagoda_linux::process::joinable::both;
 use pagoda_migrate::{LiveReader, LiveSource, Room};
 
 use crate::migrate::source::RegionSource;
 use crate::region::{LastSave, Managed, Region};
+use copied::{COPIERS, Copied};
+use parts::Parts;
 
 /// Rounds with the owner running, the first included. Each is shorter than the one before, or its
 /// owner writes faster than pages are packed, and no round would help.
@@ -30,12 +36,6 @@ const ROUNDS_MOST: u32 = 6;
 
 /// Pages left below which the owner is stopped: 4 MiB.
 const LEFT_PAGES: u64 = 1024;
-
-/// Pages that are copied in the pause without taking memory for them then: 16 MiB.
-const COPIED_PAGES: u64 = 4096;
-
-/// Threads that copy in the pause.
-const COPIERS: usize = 2;
 
 /// Why a region could not be saved.
 #[derive(Debug, thiserror::Error)]
@@ -156,85 +156,6 @@ impl Managed {
     }
 }
 
-/// The pages that were copied in the pause, by as many threads as there are parts.
-struct Copied {
-    /// Each has about as many stripes; all of the first come before those of the second.
-    parts: [CopiedPart; COPIERS],
-    pages: u64,
-}
-
-/// Stripes, in order.
-struct CopiedPart {
-    stripes: Vec<CopiedStripe>,
-    /// The content of all of them, one after another.
-    bytes: Vec<u8>,
-    /// Room for one stripe.
-    room: Room,
-}
-
-struct CopiedStripe {
-    first: u64,
-    content: StripePages,
-    zero: StripePages,
-    /// Where its content begins.
-    at: usize,
-}
-
-impl Copied {
-    /// For a region of so many pages.
-    fn new(pages: u64) -> Self {
-        let pages = pages.min(COPIED_PAGES) as usize / COPIERS;
-        Self { parts: std::array::from_fn(|_| CopiedPart::new(pages)), pages: 0 }
-    }
-
-    /// The stripe that begins with page `first`, if it was copied.
-    fn find(&self, first: u64) -> Option<(&CopiedPart, &CopiedStripe)> {
-        self.parts.iter().find_map(|part| {
-            let index = part.stripes.binary_search_by_key(&first, |stripe| stripe.first).ok()?;
-            Some((part, &part.stripes[index]))
-        })
-    }
-}
-
-impl CopiedPart {
-    fn new(pages: usize) -> Self {
-        // Written once: in the pause a first touch would take longer than the copy.
-        let mut bytes = vec![1; pages * OS_PAGE];
-        bytes.clear();
-        Self { stripes: Vec::new(), bytes, room: Room::default() }
-    }
-
-    /// Reads these stripes.
-    fn copy(
-        &mut self,
-        left: &Left,
-        stripes: &[u64],
-        reader: &mut dyn LiveReader,
-    ) -> Result<(), SnapshotError> {
-        for first in stripes {
-            left.read(*first, &mut self.room, reader)?;
-            let (content, zero) = (self.room.content(), self.room.zero());
-            self.stripes.push(CopiedStripe { first: *first, content, zero, at: self.bytes.len() });
-            for run in content.runs() {
-                let run = run.start as usize * OS_PAGE..run.end as usize * OS_PAGE;
-                self.bytes.extend_from_slice(&self.room.bytes()[run]);
-            }
-        }
-        Ok(())
-    }
-
-    /// Brings a stripe back into `room`.
-    fn load(&self, stripe: &CopiedStripe, room: &mut Room) {
-        room.begin(stripe.content, stripe.zero);
-        let mut at = stripe.at;
-        for run in stripe.content.runs() {
-            let into = room.put(run);
-            into.copy_from_slice(&self.bytes[at..at + into.len()]);
-            at += into.len();
-        }
-    }
-}
-
 /// The pages that are still to be packed.
 struct Left {
     data: PageSet,
@@ -263,15 +184,20 @@ impl Left {
         self.stripes().filter(|first| !self.of(*first).is_empty()).collect()
     }
 
-    /// Reads those of a stripe into `room`.
-    fn read(&self, first: u64, room: &mut Room, reader: &mut dyn LiveReader) -> Result<(), SnapshotError> {
+    /// Reads those of a stripe into `room`; base pages that are given as packed also into `parts`.
+    fn read(
+        &self,
+        first: u64,
+        room: &mut Room,
+        reader: &mut dyn LiveReader,
+        parts: &mut Parts,
+    ) -> Result<(), SnapshotError> {
         let content = self.data.take_stripe(first);
         let zero = self.zero.take_stripe(first).without(content);
         room.begin(content, zero);
-        // They are never given as packed: a store packs 4 KiB at a time, by LZ4 or Zstandard as it
-        // goes, an image its longer blocks by one codec. And a block's digest is of its content.
-        let read = reader.read(first, room, &mut |_, _| false);
-        read.map_err(SnapshotError::Read)
+        parts.clear();
+        let read = reader.read(first, room, &mut |pages, packed| parts.add(pages, packed));
+        read.and_then(|()| parts.unpack(room)).map_err(SnapshotError::Read)
     }
 }
 
@@ -279,6 +205,9 @@ impl Left {
 struct Saving<'a> {
     source: &'a RegionSource<'a>,
     readers: [Box<dyn LiveReader + 'a>; COPIERS],
+    /// Gives pages as they are packed, where the image takes them so.
+    packed_reader: Box<dyn LiveReader + 'a>,
+    parts: Parts,
     writer: Writer,
     left: Left,
     /// Blocks that were put.
@@ -294,12 +223,16 @@ struct Saving<'a> {
 impl<'a> Saving<'a> {
     fn begin(source: &'a RegionSource<'a>, path: &Path, options: PackOptions) -> Result<Self, SnapshotError> {
         let has_base = options.base.is_some();
-        let writer = Writer::create(path, source.size().get(), options)?;
         let pages = source.size().get() / OS_PAGE as u64;
         let set = || PageSet::new(zeroed_words(Bytes::new(PageSet::words_for(pages)).as_usize()));
-        let reader = || source.reader(false).map_err(SnapshotError::Read);
+        let reader = |packs| source.reader(packs).map_err(SnapshotError::Read);
+        // A store's packing is LZ4's speed, and nearly its size: another codec was asked for.
+        let takes_packed = options.codec == Codec::Lz4;
+        let writer = Writer::create(path, source.size().get(), options)?;
         Ok(Self {
-            readers: [reader()?, reader()?],
+            readers: [reader(false)?, reader(false)?],
+            packed_reader: reader(takes_packed)?,
+            parts: Parts::default(),
             source,
             block: vec![0; writer.block_bytes()],
             writer,
@@ -324,9 +257,10 @@ impl<'a> Saving<'a> {
     fn pack_left(&mut self) -> Result<(), SnapshotError> {
         let mut room = std::mem::take(&mut self.room);
         for first in self.left.in_stripes() {
-            self.left.read(first, &mut room, &mut *self.readers[0])?;
+            self.left.read(first, &mut room, &mut *self.packed_reader, &mut self.parts)?;
             self.put(first, &room)?;
         }
+        self.parts.clear();
         self.room = room;
         Ok(())
     }
@@ -363,7 +297,7 @@ impl<'a> Saving<'a> {
         }
         let mut room = std::mem::take(&mut self.room);
         for first in self.left.in_stripes() {
-            self.left.read(first, &mut room, &mut *self.readers[0])?;
+            self.left.read(first, &mut room, &mut *self.readers[0], &mut self.parts)?;
             if !self.is_saved(first, &room, copied)? {
                 return Err(SnapshotError::NotStopped);
             }
@@ -414,7 +348,14 @@ impl<'a> Saving<'a> {
                 continue;
             }
             let block = (first + u64::from(from)) / u64::from(block_pages);
-            if !own.clone().all(has) && (self.put.has(block) || self.goes_on) {
+            let was_put = self.put.has(block);
+            self.put.add(block..block + 1);
+            if let Some(parts) = self.parts.of(own.clone()) {
+                let bytes = &room.bytes()[from as usize * OS_PAGE..][..self.block.len()];
+                self.writer.put_parts(block, bytes, parts)?;
+                continue;
+            }
+            if !own.clone().all(has) && (was_put || self.goes_on) {
                 self.writer.read_back(block, &mut self.block)?;
             } else {
                 self.block.fill(0);
@@ -427,7 +368,6 @@ impl<'a> Saving<'a> {
                 }
             }
             self.writer.put(block, &self.block)?;
-            self.put.add(block..block + 1);
         }
         for run in content.runs() {
             self.writer.mark_received(first + u64::from(run.start), first + u64::from(run.end));
