@@ -6,7 +6,7 @@ use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use pagoda_linux::swap::cgroup::{Controller, Version};
@@ -17,19 +17,27 @@ use tempfile::TempDir;
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// The machine, for one test.
-pub struct Machine {
+/// Those of the tests that run or wait: each test finds them, and the last one removes them.
+static PROGRAMS: Mutex<Weak<Programs>> = Mutex::new(Weak::new());
+
+/// What the tests execute.
+pub struct Programs {
     /// A static program, see `fill.c`.
     pub fill: PathBuf,
     /// A copy of the command that everybody may execute.
     pub command: PathBuf,
+    _directory: TempDir,
+}
+
+/// The machine, for one test.
+pub struct Machine {
+    pub programs: Arc<Programs>,
     pub directory: TempDir,
     _turn: MutexGuard<'static, ()>,
 }
 
 /// The machine, or None where it has not all that is needed; that is said.
 pub fn with(what: &str) -> Option<Machine> {
-    let turn = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let lacks = if !rustix::process::geteuid().is_root() {
         Some("it takes root")
     } else if Controller::below_own().is_none_or(|controller| controller.version() != Version::V1) {
@@ -45,6 +53,22 @@ pub fn with(what: &str) -> Option<Machine> {
         skip(what, lacks);
         return None;
     }
+    let Some(programs) = programs() else {
+        skip(what, "cc makes no static program here");
+        return None;
+    };
+    let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let directory = tempfile::tempdir().expect("a directory");
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).expect("mode set");
+    Some(Machine { programs, directory, _turn: turn })
+}
+
+/// The programs, made by the first test that wants them.
+fn programs() -> Option<Arc<Programs>> {
+    let mut made = PROGRAMS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(programs) = made.upgrade() {
+        return Some(programs);
+    }
     let directory = tempfile::tempdir().expect("a directory");
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).expect("mode set");
     let source = directory.path().join("fill.c");
@@ -52,13 +76,14 @@ pub fn with(what: &str) -> Option<Machine> {
     let fill = directory.path().join("fill");
     let compiled = Command::new("cc").args(["-O2", "-static", "-o"]).arg(&fill).arg(&source).status();
     if !compiled.is_ok_and(|status| status.success()) {
-        skip(what, "cc makes no static program here");
         return None;
     }
     let command = directory.path().join("pagoda");
     let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_pagoda")).arg(&command).status();
     assert!(copied.expect("cp starts").success());
-    Some(Machine { fill, command, directory, _turn: turn })
+    let programs = Arc::new(Programs { fill, command, _directory: directory });
+    *made = Arc::downgrade(&programs);
+    Some(programs)
 }
 
 /// Those names in a directory that are of the run of this process.

@@ -51,11 +51,12 @@ fn wait(child: Child) -> Output {
 #[test]
 fn a_static_program_of_three_budgets_keeps_to_its_own() {
     let Some(machine) = with("a static program") else { return };
-    let native = Command::new(&machine.fill).args(["192", "256", "1", "7"]).output().expect("it runs");
+    let native =
+        Command::new(&machine.programs.fill).args(["192", "256", "1", "7"]).output().expect("it runs");
     let stats = machine.directory.path().join("stats.json");
     let options = ["--stats", stats.to_str().expect("a name")];
     let mut command = pagoda(&options);
-    let child = command.arg(&machine.fill).args(["192", "256", "1", "7"]);
+    let child = command.arg(&machine.programs.fill).args(["192", "256", "1", "7"]);
     let child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("pagoda starts");
     let pid = child.id();
     let sampler = std::thread::spawn(move || Machine::peak_while_there(pid));
@@ -83,8 +84,10 @@ fn a_static_program_of_three_budgets_keeps_to_its_own() {
 fn content_that_compresses_or_not_or_no_longer() {
     let Some(machine) = with("other contents") else { return };
     for random in ["512", "16", "0", "-512"] {
-        let child =
-            pagoda(&["--backend", "kernel"]).arg(&machine.fill).args(["160", random, "2", "0"]).spawn();
+        let child = pagoda(&["--backend", "kernel"])
+            .arg(&machine.programs.fill)
+            .args(["160", random, "2", "0"])
+            .spawn();
         let mut child = child.expect("pagoda starts");
         let pid = child.id();
         let sampler = std::thread::spawn(move || Machine::peak_while_there(pid));
@@ -103,7 +106,7 @@ fn has_ended(pid: &String) -> bool {
 #[test]
 fn a_run_that_is_killed_is_undone_by_its_guard_with_all_processes() {
     let Some(machine) = with("a run that is killed") else { return };
-    let fill = machine.fill.to_str().expect("a name");
+    let fill = machine.programs.fill.to_str().expect("a name");
     let script = format!("{fill} 96 256 1 0 100 & wait");
     let mut child = started(pagoda(&["--backend", "kernel"]).args(["sh", "-c", &script]));
     let pid = child.id();
@@ -121,7 +124,7 @@ fn a_run_that_is_killed_is_undone_by_its_guard_with_all_processes() {
 #[test]
 fn a_run_that_is_killed_with_its_guard_is_undone_by_the_next() {
     let Some(machine) = with("a run that is killed") else { return };
-    let mut child = started(pagoda(&[]).arg(&machine.fill).args(["96", "256", "1", "0", "100"]));
+    let mut child = started(pagoda(&[]).arg(&machine.programs.fill).args(["96", "256", "1", "0", "100"]));
     let pid = child.id();
     let processes = Machine::processes(pid);
     assert_eq!(processes.len(), 1, "{processes:?}");
@@ -163,7 +166,7 @@ fn a_run_that_is_killed_at_any_step_leaves_nothing() {
 #[test]
 fn a_second_run_at_the_same_time_is_refused_and_harms_nothing() {
     let Some(machine) = with("two runs at once") else { return };
-    let child = started(pagoda(&[]).arg(&machine.fill).args(["96", "256", "1", "5", "1"]));
+    let child = started(pagoda(&[]).arg(&machine.programs.fill).args(["96", "256", "1", "5", "1"]));
     let pid = child.id();
     let second = pagoda(&["--backend", "kernel"]).args(["echo", "ran"]).output().expect("pagoda starts");
     refused(&second, &["another run", &pid.to_string(), "wait until"]);
@@ -175,7 +178,7 @@ fn a_second_run_at_the_same_time_is_refused_and_harms_nothing() {
 #[test]
 fn signals_reach_the_program_and_end_it() {
     let Some(machine) = with("signals") else { return };
-    let child = started(pagoda(&[]).arg(&machine.fill).args(["96", "256", "1", "0", "100"]));
+    let child = started(pagoda(&[]).arg(&machine.programs.fill).args(["96", "256", "1", "0", "100"]));
     let pid = child.id();
     send(pid, libc::SIGTERM).expect("sent");
     let output = wait(child);
@@ -187,7 +190,8 @@ fn signals_reach_the_program_and_end_it() {
 #[test]
 fn the_engine_alone_refuses_what_it_can_not_get_into() {
     let Some(machine) = with("the engine's refusal") else { return };
-    let output = pagoda(&["--backend", "engine"]).arg(&machine.fill).args(["1", "0", "0", "0"]).output();
+    let output =
+        pagoda(&["--backend", "engine"]).arg(&machine.programs.fill).args(["1", "0", "0", "0"]).output();
     refused(&output.expect("pagoda starts"), &["static program"]);
 }
 
@@ -198,8 +202,10 @@ fn without_root_it_is_refused_with_what_is_missing() {
         let run = pagoda(options);
         // The command may lie where this user may not look.
         let mut command = Command::new("setpriv");
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).arg(&machine.command);
-        command.args(run.get_args()).arg(&machine.fill).args(["1", "0", "0", "0"]);
+        command
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])
+            .arg(&machine.programs.command);
+        command.args(run.get_args()).arg(&machine.programs.fill).args(["1", "0", "0", "0"]);
         refused(&command.stdin(Stdio::null()).output().expect("setpriv starts"), &[says, "needs root"]);
     }
 }
@@ -209,7 +215,7 @@ fn a_program_that_fits_nowhere_is_ended_in_time_and_says_why() {
     let Some(machine) = with("a program that fits nowhere") else { return };
     let begun = Instant::now();
     let mut command = pagoda(&["--file-limit", "32M"]);
-    let child = command.arg(&machine.fill).args(["512", "512", "1", "0"]);
+    let child = command.arg(&machine.programs.fill).args(["512", "512", "1", "0"]);
     let child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("pagoda starts");
     let pid = child.id();
     let sampler = std::thread::spawn(move || Machine::peak_while_there(pid));
@@ -225,7 +231,8 @@ fn a_program_that_fits_nowhere_is_ended_in_time_and_says_why() {
 fn a_program_that_fails_for_want_of_memory_is_told_that_it_may() {
     let Some(machine) = with("a system call without memory") else { return };
     let mut command = pagoda(&["--file-limit", "32M"]);
-    let output = command.arg(&machine.fill).args(["512", "512", "-1", "7"]).output().expect("pagoda starts");
+    let output =
+        command.arg(&machine.programs.fill).args(["512", "512", "-1", "7"]).output().expect("pagoda starts");
     let error = text(&output.stderr);
     assert_eq!(text(&output.stdout), format!("error {}\n", libc::EFAULT), "{error}");
     assert_eq!(output.status.code(), Some(7), "{error}");
