@@ -123,6 +123,7 @@ pub(crate) fn assemble(
     engine.comes_whole = ahead;
     engine.around = Around::new(base, policies.fault_around);
     engine.fetches_ahead = config.fetch_ahead;
+    engine.give_up_ns = config.give_up.as_nanos().min(u64::MAX.into()) as u64;
     Ok(engine)
 }
 

@@ -6,19 +6,21 @@
 //! ```text
 //! budget=BYTES;base=64K;counters=PATH;store=DIR;file=BYTES;best-effort=0;fetch-ahead=1;
 //! io-uring=1;remote=ADDRESS;remote-limit=BYTES;remote-password=PATH;
-//! zones=NAME=BYTES@PLACE,...;zone-policy=NAME;trace=PATH
+//! zones=NAME=BYTES@PLACE,...;zone-policy=NAME;trace=PATH;give-up=MS
 //! ```
 //!
 //! A field of something optional is left out without it: io_uring, the remote store and its
-//! password, several zones and their policy, the trace. `%`, `;` and NUL in a path are written as
-//! `%` and two hexadecimal digits. Parsing must never guess. A field that is unknown, missing or
+//! password, several zones and their policy, the trace, another
+//! patience. `%`, `;` and NUL in a path are written as `%` and two hexadecimal digits. Parsing must never guess. A field that is unknown, missing or
 //! given twice is an error: the two sides are of different versions.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
+use std::time::Duration;
 
+use pagoda_core::budget::patience::GIVE_UP_NS;
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_core::zone::ZonePolicy;
@@ -41,6 +43,9 @@ pub const ENV: &str = "PAGODA_CONFIG";
 /// | ready frames between the low and the high watermark | 4 |
 /// | base pages of 2 MiB for one instruction: 2 of code, 2 operands, 1 of stack | 10 |
 pub const MINIMUM_BUDGET: Bytes = Bytes::mib(2 + 4 + 8 + 4 + 4 + 10);
+
+/// How long a process waits for memory, if it is not told otherwise.
+pub const GIVE_UP: Duration = Duration::from_nanos(GIVE_UP_NS);
 
 /// The configuration of a managed process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,6 +84,9 @@ pub struct Config {
     pub is_address_limited: bool,
     /// Before a process dumps core, everything is brought back.
     pub core: bool,
+    /// How long the process may wait for memory that can't be had before it is ended, in whole
+    /// milliseconds. Tests that wait for that end shorten it.
+    pub give_up: Duration,
 }
 
 impl Config {
@@ -102,6 +110,7 @@ impl Config {
             trace: None,
             is_address_limited: false,
             core: false,
+            give_up: GIVE_UP,
         }
     }
 }
@@ -163,9 +172,10 @@ const ZONE_POLICY: &str = "zone-policy";
 const TRACE: &str = "trace";
 const ADDRESS_LIMITED: &str = "address-limited";
 const CORE: &str = "core";
+const GIVE_UP_MS: &str = "give-up";
 
 /// Every field's name; the order is the one they are written in.
-const FIELDS: [&str; 16] = [
+const FIELDS: [&str; 17] = [
     BUDGET,
     BASE,
     COUNTERS,
@@ -182,6 +192,7 @@ const FIELDS: [&str; 16] = [
     TRACE,
     ADDRESS_LIMITED,
     CORE,
+    GIVE_UP_MS,
 ];
 
 impl Config {
@@ -225,6 +236,9 @@ impl Config {
         if self.core {
             text.extend_from_slice(b";core=1");
         }
+        if self.give_up != GIVE_UP {
+            text.extend_from_slice(format!(";{GIVE_UP_MS}={}", self.give_up.as_millis()).as_bytes());
+        }
         OsString::from_vec(text)
     }
 
@@ -259,6 +273,7 @@ impl Config {
             trace,
             address_limited,
             core,
+            give_up,
         ] = values;
         let set = |name, value: Option<&[u8]>| value.map_or(Ok(false), |value| flag(name, Some(value)));
         Ok(Self {
@@ -283,6 +298,10 @@ impl Config {
             trace: trace.map(|value| path(TRACE, value)).transpose()?,
             is_address_limited: set(ADDRESS_LIMITED, address_limited)?,
             core: set(CORE, core)?,
+            give_up: match give_up {
+                Some(_) => Duration::from_millis(parse(GIVE_UP_MS, give_up)?),
+                None => GIVE_UP,
+            },
             zones: zones.map_or(Ok(Vec::new()), |list| {
                 list.split(|&byte| byte == b',').map(|zone| parse(ZONES, Some(zone))).collect()
             })?,

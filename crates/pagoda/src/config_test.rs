@@ -32,7 +32,7 @@ proptest! {
     fn any_path_comes_back_as_it_went(
         counters in proptest::option::of(proptest::collection::vec(1u8.., 1..40)),
         store in proptest::collection::vec(1u8.., 1..40),
-        budget: u64, file: u64, flags: [bool; 5], remote in proptest::option::of("[ -~]{1,9}"), remote_limit: u64,
+        budget: u64, file: u64, give_up_ms: u64, flags: [bool; 5], remote in proptest::option::of("[ -~]{1,9}"), remote_limit: u64,
         zones in proptest::collection::vec("[a-z]{1,9}=[0-9]{1,9}(|@remote|@node[0-9]{1,5})", 0..4),
         trace in proptest::option::of("/[ -~]{1,9}"), password in proptest::option::of("/[ -~]{1,9}"),
     ) {
@@ -48,6 +48,7 @@ proptest! {
             config.zone_policy = ZonePolicy::ALL[config.zones.len()];
         }
         config.trace = trace.map(PathBuf::from);
+        config.give_up = Duration::from_millis(give_up_ms);
         config.remote_password = password.map(PathBuf::from);
         prop_assert_eq!(Config::from_env(config.to_env().as_bytes()), Ok(config));
     }

@@ -52,6 +52,12 @@ impl ManagerBuilder {
         self.config.budget = budget;
         self
     }
+    /// How long a call waits for memory that can't be had.
+    #[cfg(test)]
+    pub(crate) fn give_up(mut self, after: std::time::Duration) -> Self {
+        self.config.give_up = after;
+        self
+    }
     /// Divides the budget among zones, memory of several kinds: adds one of `bytes`, called `name`
     /// (up to 16 small letters, digits and hyphens). The budget is then the sum of all zones,
     /// whatever else was set. Frames are taken from local zones in turns, in proportion to their

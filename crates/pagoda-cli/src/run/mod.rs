@@ -267,6 +267,7 @@ fn prepare(args: &RunArgs, run: &Run, remote: Option<RemoteAddress>) -> Result<M
         trace: trace.as_ref().map(Trace::path),
         is_address_limited: is_address_limited(),
         core: args.core,
+        give_up: config::GIVE_UP,
     };
     fits(&config)?;
     // Said even with --quiet: it differs from the request.

@@ -11,6 +11,8 @@ mod ctrl_z;
 mod descriptors;
 mod give_way;
 mod grown_fork;
+#[path = "../support/impatient.rs"]
+mod impatient;
 mod last_thread;
 mod limits;
 mod members;

@@ -32,6 +32,11 @@ pub struct Ended {
 /// Begins `pagoda run OPTIONS -- this executable as PROGRAM`, behind the words of `before`, as
 /// those of `sh -c`.
 pub fn begin(before: &[&str], options: &[&str], program: &[&str]) -> Result<Begun, String> {
+    begin_by(before, options, &[], program)
+}
+
+/// The same, where `pagoda run` is given the words `by` that execute the program.
+pub fn begin_by(before: &[&str], options: &[&str], by: &[&str], program: &[&str]) -> Result<Begun, String> {
     let told = |error: std::io::Error| error.to_string();
     let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).map_err(told)?;
     let file = |name: &str| File::create(scratch.path().join(name)).map_err(told);
@@ -44,6 +49,7 @@ pub fn begin(before: &[&str], options: &[&str], program: &[&str]) -> Result<Begu
         .arg(scratch.path().join("stats"))
         .args(options)
         .arg("--")
+        .args(by)
         .arg(std::env::current_exe().map_err(told)?)
         .arg(ROLE)
         .args(program)

@@ -1,7 +1,8 @@
 //! The store fills up, its disk does, its disk fails, or nothing may be evicted, while the program
 //! runs: a bounded wait, then a clean stop.
 //!
-//! All of these runs wait for the same ten seconds, so they do it together.
+//! All of these runs wait for memory in vain, so they do it together; the disks' with the patience
+//! of a user's run, since they may be slow.
 
 use std::fs::File;
 use std::path::Path;
@@ -10,7 +11,8 @@ use std::process::{Command, Stdio};
 use pagoda_linux::testing::disk::shut_down_ext4;
 use pagoda_linux::testing::skip::skip;
 
-use crate::run::{Begun, begin};
+use crate::run::{Begun, begin, begin_by};
+use crate::support::impatient::IMPATIENT;
 
 /// The least budget; three quarters of it may hold stored pages.
 const BUDGET: &str = "32M";
@@ -39,24 +41,26 @@ pub fn ends_with_a_reason() -> Result<String, String> {
     let case = |name, begun: Result<Begun, String>, says| {
         Ok::<_, String>(Case { name, begun: begun.map_err(|error| format!("{name}: {error}"))?, says })
     };
+    let begin_impatient =
+        |before: &[&str], options: &[&str], program: &[&str]| begin_by(before, options, &IMPATIENT, program);
     let full: &[&str] = &["the store was full", "raise the budget", "(--memory, --file-limit)"];
     let mut cases = vec![
-        case("a full file", begin(&[], &["-m", BUDGET, "--file-limit", "16M"], &fill), full)?,
-        case("no file", begin(&[], &["-m", BUDGET, "--file-limit", "0"], &fill), full)?,
+        case("a full file", begin_impatient(&[], &["-m", BUDGET, "--file-limit", "16M"], &fill), full)?,
+        case("no file", begin_impatient(&[], &["-m", BUDGET, "--file-limit", "0"], &fill), full)?,
         // 16 MiB in units of 512 bytes, as dash counts them, or of 1 KiB, as bash does.
         case(
             "a limit on file sizes",
-            begin(&["sh", "-c", "ulimit -f 32768 && exec \"$@\"", "sh"], &["-m", BUDGET], &fill),
+            begin_impatient(&["sh", "-c", "ulimit -f 32768 && exec \"$@\"", "sh"], &["-m", BUDGET], &fill),
             full,
         )?,
         case(
             "locked memory",
-            begin(&[], &["-m", BUDGET], &["fill-beside-locked"]),
+            begin_impatient(&[], &["-m", BUDGET], &["fill-beside-locked"]),
             &["is locked", "raise the budget", "(--memory)"],
         )?,
         case(
             "locked memory that was managed",
-            begin(&[], &["-m", BUDGET], &["fill-beside-pieces"]),
+            begin_impatient(&[], &["-m", BUDGET], &["fill-beside-pieces"]),
             &["is locked", "raise the budget"],
         )?,
     ];

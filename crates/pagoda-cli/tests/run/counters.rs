@@ -119,6 +119,7 @@ fn the_program_is_told_its_configuration() {
         trace: None,
         is_address_limited: false,
         core: false,
+        give_up: pagoda::config::GIVE_UP,
     };
     assert_eq!(config, expected);
     assert_eq!(Config::from_env(config.to_env().as_bytes()), Ok(expected));

@@ -6,6 +6,7 @@
 
 pub mod comparison;
 pub mod content;
+pub mod impatient;
 pub mod managed;
 pub mod memory;
 pub mod redis;

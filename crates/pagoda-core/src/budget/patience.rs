@@ -60,10 +60,10 @@ impl Patience {
         }
     }
 
-    /// The program waited for longer than is worth it.
+    /// The program waited for longer than is worth it, which is [`GIVE_UP_NS`] as a rule.
     #[must_use]
-    pub fn is_over(&self) -> bool {
-        self.waited_ns > GIVE_UP_NS
+    pub fn is_over(&self, give_up_ns: u64) -> bool {
+        self.waited_ns > give_up_ns
     }
 
     /// The time without a gain so far.

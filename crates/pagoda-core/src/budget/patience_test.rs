@@ -21,7 +21,7 @@ fn run(step_ns: u64, last_ns: u64, mut state: impl FnMut(u64) -> (u64, u64, bool
         } else {
             patience.look(now, lacks, true, false);
         }
-        if patience.is_over() {
+        if patience.is_over(GIVE_UP_NS) {
             return (Some(now), looks);
         }
         now += step_ns + patience.pause_ns();
@@ -64,7 +64,7 @@ fn memory_that_is_enough_for_long_or_unasked_for_starts_anew() {
 fn a_server_that_refuses_each_time_after_long_ends_it_as_soon() {
     let mut patience = Patience::default();
     (0..4).for_each(|look| patience.look(look * 4 * S, true, true, true));
-    assert!(patience.is_over());
+    assert!(patience.is_over(GIVE_UP_NS));
 }
 
 proptest! {

@@ -35,6 +35,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use pagoda_core::budget;
+use pagoda_core::budget::patience::GIVE_UP_NS;
 use pagoda_core::budget::watermark::Watermarks;
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
@@ -182,6 +183,8 @@ pub(crate) struct Engine {
     pub(crate) file_regions: AtomicUsize,
     /// Whether sequential reads get readahead of stored pages.
     pub(crate) fetches_ahead: bool,
+    /// How long a thread waits for memory that can't be had.
+    pub(crate) give_up_ns: u64,
     /// How many ranges are being swapped in for good, whatever the budget says.
     pub(crate) bringing_back: AtomicUsize,
     /// Whether an event waited for another when the last ones were read.
@@ -270,6 +273,7 @@ impl Engine {
             helpers: Helpers::default(),
             file_regions: AtomicUsize::new(0),
             fetches_ahead: true,
+            give_up_ns: GIVE_UP_NS,
             bringing_back: AtomicUsize::new(0),
             events_wait: AtomicBool::new(false),
             serving_since_ns: [const { AtomicU64::new(0) }; HANDLERS_MAX],

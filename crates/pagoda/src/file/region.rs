@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use pagoda_core::budget::patience::GIVE_UP_NS;
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
 use pagoda_linux::mem::range::PageRange;
@@ -175,7 +174,7 @@ impl Inner {
             (Fault::new(FaultAddress::of_byte(address), false, since_ns), Wait::default());
         let is_served = self.with_work(|Work { scratch, .. }| {
             while engine.serve_alone(&mut fault, scratch) != Tried::Served {
-                if engine.lacks_memory() && ran_ns().saturating_sub(since_ns) > GIVE_UP_NS {
+                if engine.lacks_memory() && ran_ns().saturating_sub(since_ns) > engine.give_up_ns {
                     return false;
                 }
                 // The handlers are woken to read an event in the way: reading it here would take

@@ -9,7 +9,6 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pagoda_core::budget::patience::GIVE_UP_NS;
 use pagoda_core::migrate::geometry::STRIPE_BYTES;
 use pagoda_core::page_entry::{Backing, Granules, Word};
 use pagoda_linux::arena::Slot;
@@ -279,7 +278,7 @@ impl Engine {
         lacking_since_ns: &mut Option<u64>,
     ) -> io::Result<()> {
         let lacked_ns = ran_ns().saturating_sub(*lacking_since_ns.get_or_insert_with(ran_ns));
-        if lacked_ns > GIVE_UP_NS && self.lacks_memory() {
+        if lacked_ns > self.give_up_ns && self.lacks_memory() {
             let error = "no memory could be had for ten seconds for what arrives; raise the budget, or free what can't be moved out of it";
             return Err(io::Error::new(io::ErrorKind::OutOfMemory, error));
         }

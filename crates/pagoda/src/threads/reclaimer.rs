@@ -377,7 +377,7 @@ impl Engine {
             trouble.patience.look(now, lacks, self.serves_any_fault(), refused);
             if !lacks {
                 trouble.since_ns = None;
-            } else if trouble.patience.is_over() {
+            } else if trouble.patience.is_over(self.give_up_ns) {
                 self.stop(reason);
             }
         } else if !self.lacks_memory() || may_be_beyond && self.measures_more(trouble) {

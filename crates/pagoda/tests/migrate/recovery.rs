@@ -4,6 +4,7 @@
 //! `PAGODA_RECOVERY_POINTS` says at how many points it is cut, `PAGODA_SEED` repeats one run.
 
 use std::ops::ControlFlow;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -108,29 +109,34 @@ fn a_network_that_is_cut_after_the_switch_costs_time_alone() {
         return;
     }
     let asked = std::env::var_os("PAGODA_SEED").is_some();
-    let (mut points, mut recoveries, mut unheard, mut longest) = (0, 0, 0, Duration::ZERO);
     let wanted = self::points();
-    for seed in if asked { runs(1) } else { 0..wanted as u64 } {
+    let is_timed = std::env::var_os("PAGODA_TIMES").is_some();
+    let sum = Mutex::new((0, 0, 0, Duration::ZERO));
+    let seeds = if asked { runs(1) } else { 0..wanted as u64 };
+    together::each(seeds, if is_timed { 1 } else { AT_ONCE }, |seed| {
+        if sum.lock().expect("no run panicked").0 >= wanted && !asked {
+            return;
+        }
         let Run { moved, counts, seen } = run(seed);
-        points += seen.cuts;
-        recoveries += counts.recoveries;
-        longest = longest.max(seen.no_progress);
-        match moved {
-            Ok(_) => {}
+        let is_unheard = match moved {
+            Ok(_) => false,
             // Only the last word was lost: all is there, and the sender says that it does not know.
-            Err(Error::AfterSwitch(_)) if seen.cuts > 0 => unheard += 1,
+            Err(Error::AfterSwitch(_)) if seen.cuts > 0 => true,
             Err(error) => panic!("PAGODA_SEED={seed}: {error}"),
-        }
-        if points >= wanted && !asked {
-            break;
-        }
-    }
+        };
+        let mut sum = sum.lock().expect("no run panicked");
+        sum.0 += seen.cuts;
+        sum.1 += counts.recoveries;
+        sum.2 += usize::from(is_unheard);
+        sum.3 = sum.3.max(seen.no_progress);
+    });
+    let (points, recoveries, unheard, longest) = sum.into_inner().expect("no run panicked");
     println!(
         "{points} points: {recoveries} recoveries, {unheard} senders that did not hear the end, {longest:?} without progress"
     );
     assert!(asked || points > 0 && recoveries > 0, "{points} points, {recoveries} recoveries");
     assert!(asked || unheard <= points / 20, "{unheard} of {points} did not hear the end");
-    if std::env::var_os("PAGODA_TIMES").is_some() {
+    if is_timed {
         assert!(longest <= NO_PROGRESS_MOST, "{longest:?} without progress");
     }
 }
@@ -143,7 +149,7 @@ fn a_line_that_does_wrong_after_the_switch_is_replaced() {
         return;
     }
     let recovered = AtomicU64::new(0);
-    together::each(runs(length(10, 40)), AT_ONCE, |seed| {
+    together::each(runs(length(10, 40)), 2 * AT_ONCE, |seed| {
         let mut random = Random::new(seed, 6);
         let (from, to) = (manager(Bytes::mib(24), BasePage::K64), manager(Bytes::mib(24), BasePage::K64));
         let region = from.region(REGION).create().expect("a region");

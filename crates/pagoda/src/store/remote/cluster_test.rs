@@ -241,11 +241,12 @@ fn a_node_that_hangs_lets_nothing_expire_at_the_others() {
         return;
     };
     // Longer than a renewal and a deletion that the node holds up.
-    let expiry = 10 * SHORT;
+    let expiry = 6 * SHORT;
     let own = config(address_of(&cluster.nodes()[0]), Bytes::mib(16), Bytes::mib(64), expiry);
-    let store = TieredStore::open(own).expect("a cluster");
+    let mut store = TieredStore::open(own).expect("a cluster");
     let mut scratch = Scratch::new(BasePage::K64);
     let held = fill_every_shard(&store, &mut scratch);
+    store.remote.as_mut().expect("a remote store").answered_within(SHORT / 2);
     let (nodes, node) = (nodes_of(&cluster, &store), other_than_named(&cluster, &store));
     cluster.nodes()[node].pause();
     let quit = AtomicBool::new(false);

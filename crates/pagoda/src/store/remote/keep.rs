@@ -14,7 +14,7 @@ use super::error::RemoteError;
 use super::fitness::check_server;
 use super::links::{Links, Outcome, Part};
 use super::routes::{Routes, SHARDS};
-use super::{Names, PAUSE_LEAST_NS, REQUEST_NS, RemoteAddress, RemoteOpenError, RemoteTier, shard_of};
+use super::{Names, PAUSE_LEAST_NS, RemoteAddress, RemoteOpenError, RemoteTier, shard_of};
 
 /// Objects that are deleted by one pipeline of requests.
 const DELETED_AT_ONCE: usize = 512;
@@ -28,7 +28,9 @@ const RENEWALS: u64 = 4;
 
 /// How long one turn of deletions waits for servers that do not answer: each for as long as a
 /// request may take, so that one that hangs leaves time for the others.
-const DELETION_NS: u64 = 2 * REQUEST_NS;
+fn deletion_end_ns(links: &Links) -> u64 {
+    ran_ns() + 2 * links.request_ns
+}
 
 pub(super) struct Keeper {
     links: Links,
@@ -89,13 +91,23 @@ impl RemoteTier {
             |shard| redis::cmd("PEXPIRE").arg(self.names.key_of_shard(shard)).arg(self.expiry_ms()).clone();
         let parts: Vec<_> = due.iter().map(|shard| Part::counting(*shard, &renew(*shard), 1)).collect();
         // As long as it takes, and at most until the objects renewed now have to be renewed again.
-        let end_ns = ran_ns().saturating_add(period_ns.max(REQUEST_NS));
+        let end_ns = ran_ns().saturating_add(period_ns.max(keeper.links.request_ns));
         let outcomes = keeper.links.ask(&self.routes, &parts, end_ns);
         keeper.renews_from_ns = pause(&outcomes);
         for (shard, _) in due.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_ok()) {
             keeper.renewed_ns[*shard as usize] = now;
         }
         let _ = self.note(all_done(&outcomes));
+    }
+
+    /// From now on a request may take so long, and a page is asked for four times as long.
+    #[cfg(test)]
+    pub fn answered_within(&mut self, request: Duration) {
+        let request_ns = request.as_nanos() as u64;
+        self.writer.lock().links.request_ns = request_ns;
+        self.readers.iter().for_each(|reader| reader.lock().request_ns = request_ns);
+        self.keeper.lock().links.request_ns = request_ns;
+        self.fetch_ns = 4 * request_ns;
     }
 
     /// Renews them whether it is time or not.
@@ -116,7 +128,8 @@ impl RemoteTier {
             return deleted;
         }
         let parts = self.deletions(fields);
-        let outcomes = keeper.links.ask(&self.routes, &parts, ran_ns() + DELETION_NS);
+        let end_ns = deletion_end_ns(&keeper.links);
+        let outcomes = keeper.links.ask(&self.routes, &parts, end_ns);
         keeper.deletes_from_ns = pause(&outcomes);
         for (part, outcome) in parts.iter().zip(&outcomes) {
             deleted[part.shard as usize] = outcome.is_ok();
@@ -128,7 +141,8 @@ impl RemoteTier {
     /// Deletes everything, if the servers can be reached: an owner that ends in order leaves
     /// nothing to expire.
     fn delete_all(&self) {
-        self.keeper.lock().links.ask(&self.routes, &deletions_of_all(&self.names), ran_ns() + DELETION_NS);
+        let links = &mut self.keeper.lock().links;
+        links.ask(&self.routes, &deletions_of_all(&self.names), deletion_end_ns(links));
     }
 
     /// Content expires so long after it was renewed, from the next write and renewal on.
@@ -153,7 +167,8 @@ pub fn forget(address: &RemoteAddress, name: [u8; 16]) -> Result<(), RemoteOpenE
     let is_cluster = check_server(&mut links, address.socket)?;
     let (mut links, routes) = (Links::new(address.clone()), Routes::new(address.socket, is_cluster));
     let parts = deletions_of_all(&Names { owner: u128::from_be_bytes(name) });
-    Ok(all_done(&links.ask(&routes, &parts, ran_ns() + DELETION_NS))?)
+    let end_ns = deletion_end_ns(&links);
+    Ok(all_done(&links.ask(&routes, &parts, end_ns))?)
 }
 
 impl TieredStore {

@@ -61,6 +61,8 @@ pub(super) struct Links {
     address: RemoteAddress,
     /// The one that was used last is the last.
     links: Vec<Link>,
+    /// How long a node is waited for.
+    pub request_ns: u64,
     #[cfg(test)]
     pub faults: crate::store::fault_injection::Faults,
 }
@@ -70,6 +72,7 @@ impl Links {
         Self {
             address,
             links: Vec::with_capacity(NODES_MOST),
+            request_ns: REQUEST_NS,
             #[cfg(test)]
             faults: crate::store::fault_injection::Faults::default(),
         }
@@ -112,7 +115,8 @@ impl Links {
         bytes_max: usize,
     ) -> Result<Value, RemoteError> {
         let request = command.get_packed_command();
-        let answers = self.link(node).ask(&request, 1, bytes_max, ran_ns() + REQUEST_NS)?;
+        let end_ns = ran_ns() + self.request_ns;
+        let answers = self.link(node).ask(&request, 1, bytes_max, end_ns)?;
         match answers.into_iter().next() {
             Some(Value::ServerError(_)) | None => Err(RemoteError::Refused),
             Some(answer) => Ok(answer),
@@ -202,7 +206,8 @@ impl Links {
                 )
             }
         };
-        self.link(node).ask(&request, answers, bytes_max, end_ns.min(ran_ns() + REQUEST_NS))
+        let end_ns = end_ns.min(ran_ns() + self.request_ns);
+        self.link(node).ask(&request, answers, bytes_max, end_ns)
     }
 }
 

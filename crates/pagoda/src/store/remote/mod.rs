@@ -112,6 +112,8 @@ pub(super) struct RemoteTier {
     expiry_ms: AtomicU64,
     /// How long it pauses after a failure at most.
     pause_most_ns: u64,
+    /// How long a page is asked for at most.
+    fetch_ns: u64,
     used: AtomicU64,
     failures: AtomicU64,
     writer: Lock<Writer>,
@@ -185,6 +187,7 @@ impl RemoteTier {
             limit: config.limit.get(),
             expiry_ms: AtomicU64::new(config.expiry.as_millis() as u64),
             pause_most_ns: PAUSE_MOST_NS,
+            fetch_ns: FETCH_NS,
             used: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             writer: Lock::new(Writer {
@@ -352,7 +355,7 @@ impl RemoteTier {
             bytes_max: PIECE_MAX + TAG + SMALL_ANSWER,
             counts_to: None,
         };
-        let end = ran_ns() + FETCH_NS;
+        let end = ran_ns() + self.fetch_ns;
         let mut is_doubted = false;
         loop {
             #[cfg(test)]

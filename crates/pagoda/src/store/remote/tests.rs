@@ -257,10 +257,11 @@ fn a_server_that_has_lost_its_content_is_an_error_at_once() {
 fn a_server_that_hangs_is_given_up_and_nothing_is_lost() {
     let directory = disk();
     let Some(server) = RedisServer::start(directory.path(), &[]) else { return };
-    let store = open(&server, ROOMY);
+    let mut store = open(&server, ROOMY);
     let mut scratch = Scratch::new(BasePage::K64);
     let old = fill(&store, &mut scratch, 3);
     store.spill(Bytes::ZERO).expect("room");
+    store.remote.as_mut().expect("a remote store").answered_within(Duration::from_secs(1));
     // Fewer that do not shrink than would go to the server by themselves.
     let held = fill(&store, &mut scratch, 20);
     server.pause();
