@@ -25,7 +25,7 @@ use crate::frames::zone_config::ZONE_LEAST;
 use crate::frames::zones::{self, Place, Zones};
 use crate::state::clears::Clearing;
 use crate::state::touch_streams::Around;
-use crate::stats::counters::Counters;
+use crate::stats::counters::{Counter, Counters};
 use crate::store::{FileConfig, OpenError, RemoteConfig, RemoteOpenError, StoreConfig, TieredStore};
 use crate::table::entry_bytes;
 
@@ -106,6 +106,8 @@ pub(crate) fn assemble(
     let (space, fork_events) = open_space(config, owner, adoption, policies, &plan, &huge)?;
     bind_zones(&space, &plan, &huge)?;
     let (budget, base) = (config.budget, config.base_page);
+    counters.set(Counter::BudgetBytes, budget.get());
+    counters.set(Counter::BasePageBytes, base.bytes() as u64);
     let mut engine = Engine::new(
         space,
         Zones::new(plan, config.zone_policy, handlers as usize),

@@ -10,9 +10,9 @@
 //! ```
 //!
 //! A field of something optional is left out without it: io_uring, the remote store and its
-//! password, several zones and their policy, the trace, another
-//! patience. `%`, `;` and NUL in a path are written as `%` and two hexadecimal digits. Parsing must never guess. A field that is unknown, missing or
-//! given twice is an error: the two sides are of different versions.
+//! password, several zones and their policy, the trace, another patience. `%`, `;` and NUL in a
+//! path are written as `%` and two hexadecimal digits. Parsing must never guess. A field that is
+//! unknown, missing or given twice is an error: the two sides are of different versions.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;

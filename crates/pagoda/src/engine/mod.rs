@@ -213,8 +213,6 @@ impl Engine {
         fork_events: bool,
         stop_hook: StopHook,
     ) -> Self {
-        counters.set(Counter::BudgetBytes, budget.get());
-        counters.set(Counter::BasePageBytes, base.bytes() as u64);
         Self {
             space,
             gate: RwLock::new(Table::new(base)),
