@@ -275,8 +275,10 @@ impl Engine {
                 };
                 let last = if last_page == page { fault.at.page() } else { last_page * unit.bytes };
                 let last = GranuleAt::new(last, unit.bytes);
-                match kind {
+                // A first touch fills its page, and a block comes whole.
+                match *kind {
                     FaultKind::Zero => self.recent.note_page(last, extent),
+                    _ if unit.more.is_some() => self.recent.note_page(last, extent),
                     _ => self.recent.note(last, extent),
                 }
                 Served::Done
