@@ -56,10 +56,9 @@ impl Fault {
 /// What was served last, by any handler: a few *windows* of granules that came together. They tell
 /// sequential from random access. They are a guess, so that a lost update does no harm.
 ///
-/// A walk down the columns of a table faults on page after page, too, a row's length apart, and
+/// A walk down the columns of a table faults on page after page, too, but a row's length apart, and
 /// uses one granule here and there: with whole pages its working set would be many times what it
-/// uses. So a window only counts where the next fault is as close to it as it is long, or where a
-/// page has many.
+/// uses. So steps of one length, each to where nothing came near, are told from a reader's.
 #[derive(Default)]
 pub(crate) struct Recent {
     /// A few for each of several readers that go on at once, as a merge of sorted runs has them.
@@ -70,37 +69,42 @@ pub(crate) struct Recent {
 /// The order of all granules of a page of 64 KiB.
 const WHOLE_ORDER: u32 = 4;
 
-/// So many faults on one page show that it is used all over, and the next brings half of it. A row
-/// of 16 KiB or more has fewer there.
-const DENSE_FROM: usize = 4;
-const DENSE_ORDER: u32 = 3;
+/// The windows among which the last step of a walk is looked for, and as many for the step before:
+/// a few walks at once.
+const STEPS_BACK: usize = 4;
 
 /// A number of a granule, below it in four bits each the order of the window's length in granules,
 /// and the order of the extent that the fault had.
 const ORDER_BITS: u32 = 4;
 
-/// A window, its first granule by number.
+/// A window of granules, by the number of the one that was missed.
 #[derive(Clone, Copy)]
 struct Window {
-    first: usize,
+    missed: usize,
     len_order: u32,
     order: u32,
 }
 
 impl Window {
     fn word(self) -> usize {
-        (self.first << ORDER_BITS | self.len_order as usize) << ORDER_BITS | self.order as usize
+        (self.missed << ORDER_BITS | self.len_order as usize) << ORDER_BITS | self.order as usize
     }
 
     fn of(word: usize) -> Self {
         let order = |word: usize| word as u32 & ((1 << ORDER_BITS) - 1);
-        Self { first: word >> (2 * ORDER_BITS), len_order: order(word >> ORDER_BITS), order: order(word) }
+        Self { missed: word >> (2 * ORDER_BITS), len_order: order(word >> ORDER_BITS), order: order(word) }
     }
 
-    /// Whether at most as many granules as it has lie between it and this one.
-    fn is_near(self, granule: usize) -> bool {
-        let len = 1 << self.len_order;
-        granule + 2 * len >= self.first && granule < self.first + 2 * len
+    /// Whether granules lie between this window and another, more than one.
+    fn is_apart(self, granule: usize) -> bool {
+        let first = self.missed >> self.len_order << self.len_order;
+        granule + 2 < first || granule > first + (1 << self.len_order) + 1
+    }
+
+    /// Whether a fault here is the next step of a walk that came from window `before` to this one.
+    fn is_step(self, before: Window, granule: usize) -> bool {
+        let (step, last) = (granule.wrapping_sub(self.missed), self.missed.wrapping_sub(before.missed));
+        (step.wrapping_sub(last) as isize).unsigned_abs() <= 1
     }
 }
 
@@ -123,29 +127,42 @@ impl GranuleAt {
 }
 
 impl Recent {
-    /// How much a fault on this granule brings in. Each further fault on or beside a window that
-    /// came just now brings twice as much; a sequential reader, which has come so far, gets
-    /// readahead, too. Any other gets a granule alone.
+    /// How much a fault on this granule brings in. Each further fault on or beside a page that was
+    /// served just now brings twice as much; a sequential reader, which has come so far, gets
+    /// readahead, too. Any other, and a walk of long steps, gets a granule alone.
     pub(crate) fn extent(&self, at: GranuleAt) -> Extent {
-        let (mut order, mut on_page) = (None, 0);
+        if self.is_step(at.number) {
+            return Extent::Granules(0);
+        }
+        let mut order = None;
         let (mut is_onwards, mut is_downwards) = (false, false);
         for known in &self.windows {
             let known = Window::of(known.load(Ordering::Relaxed));
-            let (place, page) = (known.first >> at.page_order, at.page());
-            on_page += usize::from(place == page);
-            if known.is_near(at.number) {
+            let (place, page) = (known.missed >> at.page_order, at.page());
+            if place.abs_diff(page) <= 1 {
                 order = order.max(Some(known.order));
                 is_onwards |= place.wrapping_add(1) == page && known.order >= WHOLE_ORDER;
                 is_downwards |= place == page.wrapping_add(1) && known.order >= WHOLE_ORDER;
             }
         }
-        let of_page = if on_page >= DENSE_FROM { DENSE_ORDER } else { 0 };
-        match order.map_or(0, |order| order + 1).max(of_page) {
+        match order.map_or(0, |order| order + 1) {
             _ if is_onwards => Extent::Onwards,
             _ if is_downwards => Extent::Downwards,
             order if order >= WHOLE_ORDER => Extent::Page,
             order => Extent::Granules(order),
         }
+    }
+
+    fn is_step(&self, granule: usize) -> bool {
+        let next = self.next.load(Ordering::Relaxed);
+        let ago = |count: usize| {
+            let at = next.wrapping_sub(1 + count) % self.windows.len();
+            Window::of(self.windows[at].load(Ordering::Relaxed))
+        };
+        (0..STEPS_BACK).all(|count| ago(count).is_apart(granule))
+            && (0..STEPS_BACK).any(|last| {
+                (last + 1..=last + STEPS_BACK).any(|before| ago(last).is_step(ago(before), granule))
+            })
     }
 
     /// A fault of this extent was served.
@@ -164,9 +181,8 @@ impl Recent {
 
     fn keep(&self, at: GranuleAt, len_order: u32, extent: Extent) {
         let order = if let Extent::Granules(order) = extent { order } else { WHOLE_ORDER };
-        let first = at.number >> len_order << len_order;
         let next = self.next.fetch_add(1, Ordering::Relaxed);
-        let window = Window { first, len_order, order };
+        let window = Window { missed: at.number, len_order, order };
         self.windows[next % self.windows.len()].store(window.word(), Ordering::Relaxed);
     }
 }
@@ -252,20 +268,27 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_down_a_column_gets_a_granule_a_row() {
+    fn walks_down_columns_get_a_granule_a_row() {
         for row_bytes in [16 << 10, 20 << 10, 24_000, 40_000, 63 << 10, 100_000] {
-            let rows = (0..1000).map(|row| (1 << 30) + row * row_bytes);
-            let seen = extents(&Recent::default(), rows);
-            assert!(seen.iter().all(|extent| *extent == Extent::Granules(0)), "{row_bytes}: {seen:?}");
+            for walks in 1..=3 {
+                let place = |walk: usize, row: usize| (1 << 30) + (walk << 26) + row * row_bytes;
+                let rows = (0..300).flat_map(|row| (0..walks).map(move |walk| place(walk, row)));
+                let up = extents(&Recent::default(), rows.clone());
+                let down = extents(&Recent::default(), rows.rev());
+                for seen in [up, down] {
+                    let alone = |seen: &[Extent]| seen.iter().all(|extent| *extent == Extent::Granules(0));
+                    assert!(alone(&seen[3 * walks..]), "{walks} of {row_bytes}: {seen:?}");
+                }
+            }
         }
     }
 
     #[test]
     fn a_page_that_is_used_all_over_comes_with_few_faults() {
-        let scattered = [2, 13, 6, 10, 0, 15].map(|granule| (1 << 30) + granule * OS_PAGE);
+        let scattered = [2, 13, 6, 10, 0].map(|granule| (1 << 30) + granule * OS_PAGE);
         let seen = extents(&Recent::default(), scattered);
-        assert_eq!(seen[..5], [0, 0, 0, 0, 3].map(Extent::Granules));
-        assert_eq!(seen[5], Extent::Page);
+        assert_eq!(seen[..4], [0, 1, 2, 3].map(Extent::Granules));
+        assert_eq!(seen[4], Extent::Page);
     }
 
     #[test]
