@@ -1,4 +1,4 @@
-//! Any bytes as what a server answers that has an image.
+//! Any bytes as the answers of a server that has an image.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {

@@ -29,7 +29,7 @@ fn key() -> Key {
     Key::new([7; 32])
 }
 
-/// Of more than one request.
+/// More than one request reads all of it.
 static TRUTH: LazyLock<Truth> = LazyLock::new(|| {
     let mut random = Random::new(1, 0);
     let mut memory = vec![0; 24 * BLOCK];

@@ -10,9 +10,10 @@
 //! ```
 //!
 //! A field of something optional is left out without it: io_uring, the remote store and its
-//! password, several zones and their policy, the trace, another patience. `%`, `;` and NUL in a
-//! path are written as `%` and two hexadecimal digits. Parsing must never guess. A field that is
-//! unknown, missing or given twice is an error: the two sides are of different versions.
+//! password, several zones and their policy, the trace, a patience other than ten seconds. `%`, `;`
+//! and NUL in a path are written as `%` and two hexadecimal digits. Parsing must never guess. A
+//! field that is unknown, missing or given twice is an error: the two sides are of different
+//! versions.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -44,7 +45,7 @@ pub const ENV: &str = "PAGODA_CONFIG";
 /// | base pages of 2 MiB for one instruction: 2 of code, 2 operands, 1 of stack | 10 |
 pub const MINIMUM_BUDGET: Bytes = Bytes::mib(2 + 4 + 8 + 4 + 4 + 10);
 
-/// How long a process waits for memory, if it is not told otherwise.
+/// How long a process waits for memory, unless a test says otherwise.
 pub const GIVE_UP: Duration = Duration::from_nanos(GIVE_UP_NS);
 
 /// The configuration of a managed process.
@@ -85,7 +86,7 @@ pub struct Config {
     /// Before a process dumps core, everything is brought back.
     pub core: bool,
     /// How long the process may wait for memory that can't be had before it is ended, in whole
-    /// milliseconds. Tests that wait for that end shorten it.
+    /// milliseconds. Only tests that wait for that end shorten it, so errors say "ten seconds".
     pub give_up: Duration,
 }
 

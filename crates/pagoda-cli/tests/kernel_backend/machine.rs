@@ -17,10 +17,11 @@ use tempfile::TempDir;
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Those of the tests that run or wait: each test finds them, and the last one removes them.
+/// The programs of the tests that run or wait for their turn, which share them. They are removed
+/// with the last such test: a static would never be dropped.
 static PROGRAMS: Mutex<Weak<Programs>> = Mutex::new(Weak::new());
 
-/// What the tests execute.
+/// The programs that the tests execute.
 pub struct Programs {
     /// A static program, see `fill.c`.
     pub fill: PathBuf,
@@ -63,7 +64,7 @@ pub fn with(what: &str) -> Option<Machine> {
     Some(Machine { programs, directory, _turn: turn })
 }
 
-/// The programs, made by the first test that wants them.
+/// The programs, made by the first test that asks for them. None if `cc` can't make them.
 fn programs() -> Option<Arc<Programs>> {
     let mut made = PROGRAMS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(programs) = made.upgrade() {

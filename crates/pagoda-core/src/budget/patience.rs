@@ -60,7 +60,7 @@ impl Patience {
         }
     }
 
-    /// The program waited for longer than is worth it, which is [`GIVE_UP_NS`] as a rule.
+    /// The program has waited for more than `give_up_ns`: [`GIVE_UP_NS`] but for tests.
     #[must_use]
     pub fn is_over(&self, give_up_ns: u64) -> bool {
         self.waited_ns > give_up_ns

@@ -6,3 +6,4 @@ pub mod huge_window;
 pub mod read_cluster;
 pub mod readahead;
 pub mod streak;
+pub mod swap_in;

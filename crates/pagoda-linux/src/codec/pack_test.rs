@@ -59,6 +59,19 @@ proptest! {
         let mut whole = vec![1; page];
         prop_assert_eq!(unpacker.unpack_part(&packed[..len], page, 0, &mut whole), Some(()));
         prop_assert_eq!(&whole, &content);
+        // Blocks that are packed one by one, and joined.
+        let mut blocks = vec![[0; BLOCK]; page / BLOCK];
+        let each = content.chunks(BLOCK).zip(&mut blocks).map(|(block, room)| {
+            let len = if block.iter().all(|byte| *byte == 0) { 0 } else { pack_block(block, room, &mut packer).expect("room") };
+            &room[..len]
+        });
+        let mut joined = vec![0; page + 64];
+        let joined_len = join(each, page, &mut joined).expect("room");
+        whole.fill(1);
+        let mut zstd = Decompressor::new();
+        prop_assert_eq!(unpack_blocks(&joined[..joined_len], &mut whole, &mut zstd), Some(()));
+        prop_assert_eq!(&whole, &content);
+        prop_assert_eq!(unpack_blocks(&joined[..1], &mut whole, &mut zstd), None);
         let from = cut.0 * 4096 % page;
         let to = (from + cut.1 * 4096).min(page);
         let mut part = vec![1; to - from];
@@ -95,5 +108,6 @@ proptest! {
         let _ = unpacker.is_packed(&bytes, 65536, offset * 4096, &into);
         let _ = repack(&bytes, std::slice::from_ref(&(0..4096)), &[1; 65536], &mut [0; 65536], &mut unpacker, &mut packer);
         let _ = extent(&bytes, 65536, offset * 4096, 4096);
+        let _ = unpack_blocks(&bytes, &mut [0; 65536], &mut Decompressor::new());
     }
 }

@@ -32,6 +32,7 @@ mod zero_fill;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use pagoda_core::fault::swap_in::Extent;
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::page_entry::{Backing, Granules, Word};
 use pagoda_linux::mem::range::PageRange;
@@ -40,7 +41,7 @@ use pagoda_linux::uffd::fault_address::FaultAddress;
 
 use crate::engine::Engine;
 use crate::error::{Errno, StopReason};
-use crate::state::pending::{Extent, Served};
+use crate::state::pending::Served;
 use crate::stats::fault_kind::FaultKind;
 use crate::store::{Handle, Scratch};
 use crate::table::{Page, Span, Table, give, try_take};

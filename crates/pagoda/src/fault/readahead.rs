@@ -5,6 +5,7 @@
 //! that lie in compressed memory in whole, and never waits. A prefetched page that was not used is
 //! evicted at no cost, because its stored copy is kept.
 
+use pagoda_core::fault::swap_in::Extent;
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::page_entry::{Backing, Granules, Word};
 use pagoda_linux::arena::Slot;
@@ -12,7 +13,6 @@ use pagoda_linux::mem::range::PageRange;
 
 use crate::engine::Engine;
 use crate::fault::unreadable;
-use crate::state::pending::Extent;
 use crate::stats::counters::Counter;
 use crate::store::{Handle, NEIGHBOURS_MOST, Scratch, Store};
 use crate::table::{Entries, Page, Span, Table, give, try_take};

@@ -1,5 +1,6 @@
 //! The last frame is for the page that a thread waits for, and not for those around it.
 
+use pagoda_core::fault::swap_in::Extent;
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::procfs::pagemap::PagemapScanner;
 use pagoda_linux::testing::foreign::Foreign;
@@ -9,7 +10,7 @@ use pagoda_linux::uffd::fault_address::FaultAddress;
 use pagoda_core::size::Bytes;
 
 use crate::assemble::without_threads;
-use crate::state::pending::{Extent, Served};
+use crate::state::pending::Served;
 use crate::stats::fault_kind::FaultKind;
 use crate::store::Scratch;
 

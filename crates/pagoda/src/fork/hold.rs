@@ -12,6 +12,7 @@
 
 use std::sync::atomic::Ordering;
 
+use pagoda_core::fault::swap_in::{Extent, GranuleAt, Window};
 use pagoda_core::fork::pace::Account;
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
@@ -20,7 +21,7 @@ use pagoda_linux::process::thread::now_ns;
 
 use crate::engine::Engine;
 use crate::state::hand::Step;
-use crate::state::pending::{Extent, Fault, GranuleAt, Tried};
+use crate::state::pending::{Fault, Tried};
 use crate::stats::counters::Counter;
 use crate::store::Scratch;
 use crate::table::Table;
@@ -175,7 +176,7 @@ impl Engine {
         }
         self.ledger.copied(copies);
         self.note_use();
-        self.recent.note_page(at, extent);
+        self.recent.note(Window::new(at, extent, true));
         self.counters.add(Counter::HeldWrites, 1);
         self.counters.add(Counter::HeldWriteNs, waited_ns);
         Some(Tried::Served)

@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLockWriteGuard};
 
 use pagoda_core::fault::density::Touched;
+use pagoda_core::fault::swap_in::Extent;
 use pagoda_core::page::BasePage;
 use pagoda_core::page_entry::{Backing, Word};
 use pagoda_core::size::Bytes;
@@ -30,7 +31,7 @@ use crate::engine::Engine;
 use crate::error::Errno;
 use crate::file::PageFile;
 use crate::region::RegionError;
-use crate::state::pending::{Extent, Served};
+use crate::state::pending::Served;
 use crate::stats::counters::{Counter, Status};
 use crate::stats::fault_kind::FaultKind;
 use crate::store::Scratch;

@@ -8,6 +8,7 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, RwLockReadGuard};
 
+use pagoda_core::fault::swap_in::Extent;
 use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
 use pagoda_core::page_entry::{Backing, Granules, Word};
 use pagoda_linux::arena::huge_arena::{HugeMove, HugeSlot};
@@ -21,7 +22,7 @@ use crate::engine::Engine;
 use crate::error::StopReason;
 use crate::frames::zones::Taker;
 use crate::state::hand::Step;
-use crate::state::pending::{Extent, Served};
+use crate::state::pending::Served;
 use crate::stats::counters::Counter;
 use crate::stats::fault_kind::FaultKind;
 use crate::store::{Handle, Put, PutError, Scratch, Store};

@@ -3,6 +3,7 @@
 //! A page is brought in by serving the fault that an access would have, in the calling thread. This
 //! module must never touch the memory itself.
 
+use pagoda_core::fault::swap_in::Extent;
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::page_entry::{Backing, Granules};
 use pagoda_core::size::Bytes;
@@ -13,7 +14,7 @@ use pagoda_linux::uffd::fault_address::FaultAddress;
 use super::access::AccessError;
 use crate::engine::Engine;
 use crate::state::hand::Step;
-use crate::state::pending::{Extent, Fault, Served, Tried};
+use crate::state::pending::{Fault, Served, Tried};
 use crate::stats::fault_kind::FaultKind;
 use crate::store::{Handle, Scratch};
 

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use pagoda_core::fault::density::{Touched, Use};
+use pagoda_core::fault::swap_in::Extent;
 use pagoda_core::page::{BasePage, HUGE_FRAME, OS_PAGE};
 use pagoda_core::page_entry::Granules;
 use pagoda_core::size::Bytes;
@@ -21,7 +22,6 @@ use pagoda_linux::mem::range::PageRange;
 
 use crate::engine::Engine;
 use crate::region::adoptable::RegionError;
-use crate::state::pending::Extent;
 use crate::store::Put;
 use crate::table::filling::{AHEAD_BLOCKS, Density, Filling, granules, of_entry};
 use crate::table::{Entries, Page, Span, Table};

@@ -8,6 +8,7 @@
 use std::sync::atomic::Ordering;
 
 use pagoda_core::budget;
+use pagoda_core::fault::swap_in::{Extent, GranuleAt, Window};
 use pagoda_linux::io::wait::Wait;
 use pagoda_linux::process::rights;
 use pagoda_linux::process::thread::{now_ns, ran_ns, sleep_us, yield_now};
@@ -16,7 +17,7 @@ use pagoda_linux::uffd::fault_address::FaultAddress;
 use crate::engine::Engine;
 use crate::frames::zones::Taker;
 use crate::state::hand::Step;
-use crate::state::pending::{Extent, Fault, GranuleAt, Served, Tried};
+use crate::state::pending::{Fault, Served, Tried};
 use crate::state::placement::Followed;
 use crate::stats::counters::Counter;
 use crate::stats::fault_kind::FaultKind;
@@ -274,13 +275,10 @@ impl Engine {
                     _ => page,
                 };
                 let last = if last_page == page { fault.at.page() } else { last_page * unit.bytes };
-                let last = GranuleAt::new(last, unit.bytes);
                 // A first touch fills its page, and a block comes whole.
-                match *kind {
-                    FaultKind::Zero => self.recent.note_page(last, extent),
-                    _ if unit.more.is_some() => self.recent.note_page(last, extent),
-                    _ => self.recent.note(last, extent),
-                }
+                let came_whole = *kind == FaultKind::Zero || unit.more.is_some();
+                let last = GranuleAt::new(last, unit.bytes);
+                self.recent.note(Window::new(last, extent, came_whole));
                 Served::Done
             }
             Served::Again => {

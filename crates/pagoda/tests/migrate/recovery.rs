@@ -103,6 +103,15 @@ fn run(seed: u64) -> Run {
     })
 }
 
+/// The counts of all runs, and the longest time without progress of any.
+#[derive(Default)]
+struct Sum {
+    cuts: usize,
+    recoveries: u64,
+    unheard: usize,
+    longest: Duration,
+}
+
 #[test]
 fn a_network_that_is_cut_after_the_switch_costs_time_alone() {
     if skip_without_moves("recovery of post-copy") {
@@ -111,10 +120,10 @@ fn a_network_that_is_cut_after_the_switch_costs_time_alone() {
     let asked = std::env::var_os("PAGODA_SEED").is_some();
     let wanted = self::points();
     let is_timed = std::env::var_os("PAGODA_TIMES").is_some();
-    let sum = Mutex::new((0, 0, 0, Duration::ZERO));
+    let sum = Mutex::new(Sum::default());
     let seeds = if asked { runs(1) } else { 0..wanted as u64 };
     together::each(seeds, if is_timed { 1 } else { AT_ONCE }, |seed| {
-        if sum.lock().expect("no run panicked").0 >= wanted && !asked {
+        if sum.lock().expect("no run panicked").cuts >= wanted && !asked {
             return;
         }
         let Run { moved, counts, seen } = run(seed);
@@ -125,12 +134,12 @@ fn a_network_that_is_cut_after_the_switch_costs_time_alone() {
             Err(error) => panic!("PAGODA_SEED={seed}: {error}"),
         };
         let mut sum = sum.lock().expect("no run panicked");
-        sum.0 += seen.cuts;
-        sum.1 += counts.recoveries;
-        sum.2 += usize::from(is_unheard);
-        sum.3 = sum.3.max(seen.no_progress);
+        sum.cuts += seen.cuts;
+        sum.recoveries += counts.recoveries;
+        sum.unheard += usize::from(is_unheard);
+        sum.longest = sum.longest.max(seen.no_progress);
     });
-    let (points, recoveries, unheard, longest) = sum.into_inner().expect("no run panicked");
+    let Sum { cuts: points, recoveries, unheard, longest } = sum.into_inner().expect("no run panicked");
     println!(
         "{points} points: {recoveries} recoveries, {unheard} senders that did not hear the end, {longest:?} without progress"
     );
@@ -149,6 +158,7 @@ fn a_line_that_does_wrong_after_the_switch_is_replaced() {
         return;
     }
     let recovered = AtomicU64::new(0);
+    // They mostly wait for a line that does not answer.
     together::each(runs(length(10, 40)), 2 * AT_ONCE, |seed| {
         let mut random = Random::new(seed, 6);
         let (from, to) = (manager(Bytes::mib(24), BasePage::K64), manager(Bytes::mib(24), BasePage::K64));
