@@ -70,6 +70,14 @@ pub struct MappingFacts {
     pub holds_thread_control_block: bool,
 }
 
+impl MappingFacts {
+    /// Whether the program can fill more than `room` in it.
+    #[must_use]
+    pub fn exceeds(&self, room: Bytes) -> bool {
+        self.populated.is_some_and(|populated| self.length > room.saturating_add(populated))
+    }
+}
+
 /// The known facts about the process that owns the mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Situation {
@@ -77,6 +85,9 @@ pub struct Situation {
     pub pressure: bool,
     /// The memory that the process may hold.
     pub budget: Bytes,
+    /// A mapping with more empty memory than this is adopted at first sight: it could be filled
+    /// before the next look.
+    pub room: Bytes,
     /// The unit of management.
     pub base: BasePage,
     /// Memory that is written and executed is managed; see [`executable_pays`].
@@ -201,6 +212,9 @@ fn kind_reason(mapping: &MappingFacts, situation: &Situation) -> Option<Reason> 
 /// Why it does not pay, at least now.
 fn worth_reason(mapping: &MappingFacts, situation: &Situation) -> Option<Reason> {
     let populated = mapping.populated.unwrap_or(mapping.length).min(mapping.length);
+    if mapping.exceeds(situation.room) {
+        return None;
+    }
     if populated < populated_least(mapping, situation) {
         return Some(Reason::Small);
     }
@@ -228,8 +242,13 @@ mod tests {
 
     use super::*;
 
-    const QUIET: Situation =
-        Situation { pressure: false, budget: Bytes::gib(1), base: BasePage::K64, executable: false };
+    const QUIET: Situation = Situation {
+        pressure: false,
+        budget: Bytes::gib(1),
+        room: Bytes::new(u64::MAX),
+        base: BasePage::K64,
+        executable: false,
+    };
     const PRESSED: Situation = Situation { pressure: true, ..QUIET };
 
     /// A heap that has been there for a while.
@@ -255,6 +274,20 @@ mod tests {
     }
     const SMALL: Decision = Decision::Leave(Reason::Small);
     const YOUNG: Decision = Decision::Leave(Reason::Young);
+
+    #[test]
+    fn empty_memory_that_exceeds_the_room_is_adopted_at_first_sight() {
+        let room = Bytes::mib(64);
+        let mapping = MappingFacts { length: Bytes::mib(65), age_scans: 0, ..heap(Bytes::ZERO) };
+        assert_eq!(decide(&mapping, &QUIET), SMALL);
+        let short = Situation { room, ..QUIET };
+        assert_eq!(decide(&mapping, &short), Decision::Adopt);
+        // What is filled takes no more room.
+        let filled = MappingFacts { populated: Some(Bytes::mib(1)), ..mapping };
+        assert_eq!(decide(&filled, &short), YOUNG);
+        let reserved = MappingFacts { read: false, write: false, ..mapping };
+        assert_eq!(decide(&reserved, &short), Decision::Leave(Reason::NoAccess));
+    }
 
     #[test]
     fn much_memory_that_is_written_and_executed_is_managed() {

@@ -24,6 +24,7 @@ use pagoda::stats::counters::{Counter, Counters, Status};
 use pagoda::tree::{Member, Tree};
 use pagoda_core::budget::{self, shares};
 use pagoda_core::size::Bytes;
+use pagoda_core::time::poll_interval::watch_interval_of_small_us;
 use pagoda_linux::arena::Adoption;
 use pagoda_linux::mem::own_memory::{declare_library_data, forget_what_parents_have};
 use pagoda_linux::mem::reserved;
@@ -53,11 +54,6 @@ use crate::hooks::{core_dump, fork, give_way, limits, mutexes, real, threads};
 
 /// The time between two looks at a process that grows: at 1 GiB/s it takes 2 MiB meanwhile.
 const LOOK_LEAST_US: u32 = 2_000;
-
-/// The longest time between two looks: a process that begins to grow at 1 GiB/s right after one is
-/// found with [`shares::engine_from`] and 48 MiB more: within 64 MiB and the least budget's room
-/// for the engine's start. Twenty looks a second cost a twentieth of a percent of a processor.
-const LOOK_MOST_US: u32 = 48_000;
 
 /// Growth between two looks below which nothing happens.
 const GROWTH_BYTES: u64 = 64 << 10;
@@ -337,7 +333,7 @@ fn watch(tree: Tree, start: Start, beside: Option<Beside>) {
 fn watch_while(count: &mut AnonReader, member: &Member, go_on: impl Fn(Bytes) -> bool) -> Bytes {
     let counters = member.counters();
     let shared = IS_CHILD.load(Ordering::Acquire);
-    let (mut before, mut sleep) = (0, LOOK_LEAST_US);
+    let (mut before, mut sleep, mut quiet_us) = (0, LOOK_LEAST_US, 0u32);
     // Without the files the end of the last thread is not seen; the process is watched all the
     // same.
     let mut last_thread = LastThread::new().ok();
@@ -363,7 +359,12 @@ fn watch_while(count: &mut AnonReader, member: &Member, go_on: impl Fn(Bytes) ->
         }
         rights::follow();
         counters.set(Counter::RightsKept, rights::times_kept());
-        sleep = if anon > before + GROWTH_BYTES { LOOK_LEAST_US } else { (sleep * 2).min(LOOK_MOST_US) };
+        if anon > before + GROWTH_BYTES {
+            (sleep, quiet_us) = (LOOK_LEAST_US, 0);
+        } else {
+            quiet_us = quiet_us.saturating_add(sleep);
+            sleep = watch_interval_of_small_us(member.tree().budget(), sleep, quiet_us);
+        }
         before = anon;
         if HAS_FAILED.load(Ordering::Acquire) || give_way::is_shared() {
             sleep_us(sleep);

@@ -75,6 +75,7 @@ fn main() -> ExitCode {
         ("what_is_handed_on_to_a_pipe_is_right_there", handed_on::is_right),
         ("who_is_only_watched_is_not_taken_for_managed", watched::has_no_engine),
         ("what_has_plenty_of_room_is_left_to_the_kernel", roomy::is_left_to_the_kernel),
+        ("what_could_exceed_a_small_budget_is_managed_while_empty", roomy::could_exceed_the_budget),
         (
             "the_kernels_huge_pages_are_kept_while_there_is_room_and_right_when_there_is_none",
             huge_pages::are_kept_while_there_is_room,

@@ -32,6 +32,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
         "watched" => watched::program(),
         "watched-child" => watched::child_program(),
         "roomy" => roomy::program(),
+        "large" => roomy::large_program(),
         "huge-pages" => huge_pages::program(&arguments[1]),
         "grown" => grown::program(),
         "freed" => freed::program(),

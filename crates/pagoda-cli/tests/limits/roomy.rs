@@ -1,5 +1,6 @@
 //! A program that has much more room than it takes: nothing of it is registered, so that no fault,
-//! no discard and no unmapping of its own waits for a handler.
+//! no discard and no unmapping of its own waits for a handler. Beside a small budget that holds for
+//! small mappings alone.
 
 use std::time::Duration;
 
@@ -46,4 +47,31 @@ pub fn program() -> Result<(), String> {
     kept.advise(0..PAGES_PER_MIB, libc::MADV_DONTNEED).map_err(told)?;
     std::thread::sleep(LOOKS);
     check(&kept, PAGES_PER_MIB..KEPT_MIB * PAGES_PER_MIB)
+}
+
+/// More than the budget, and nearly all of it empty.
+const LARGE_MIB: usize = 96;
+/// So much that the process has an engine.
+const FILLED_MIB: usize = 12;
+
+/// From outside: the large mapping is adopted, and what the kernel joins to it.
+pub fn could_exceed_the_budget() -> Result<String, String> {
+    let ended = begin(&[], &["-m", "64M"], &["large"])?.end()?;
+    ended.expect_success()?;
+    let adopted = ended.counter("adopted_bytes")?;
+    if adopted < (LARGE_MIB as u64) << 20 {
+        return Err(format!("only {adopted} bytes were adopted"));
+    }
+    Ok(format!("adopted_bytes {adopted}"))
+}
+
+/// In the program.
+pub fn large_program() -> Result<(), String> {
+    let told = |error: std::io::Error| error.to_string();
+    let mut small = Mapping::new(FILLED_MIB * PAGES_PER_MIB).map_err(told)?;
+    write(&mut small, 0..FILLED_MIB * PAGES_PER_MIB);
+    let large = Mapping::new(LARGE_MIB * PAGES_PER_MIB).map_err(told)?;
+    std::thread::sleep(LOOKS);
+    drop(large);
+    check(&small, 0..FILLED_MIB * PAGES_PER_MIB)
 }

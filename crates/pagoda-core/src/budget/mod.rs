@@ -117,6 +117,14 @@ pub fn keeps_huge(free: Bytes, marks: &Watermarks) -> bool {
     free >= marks.high.saturating_add(FOLLOW_LEAST).saturating_add(HUGE_LEAST)
 }
 
+/// The empty memory from which on a mapping is adopted before it is filled, with `free` bytes free.
+/// The program could fill it whole while the watcher waits for a processor. While the kernel may
+/// give huge pages there is time to see it, and they are worth more.
+#[must_use]
+pub fn outrun_from(free: Bytes, marks: &Watermarks) -> Bytes {
+    if keeps_huge(free, marks) { Bytes::new(u64::MAX) } else { free }
+}
+
 /// Whether the handler of a random-access fault reclaims first, to make up for the memory that it
 /// will take, with `free` bytes free: so long that background reclaim stays asleep. Memory
 /// kept free beyond that is better used for pages.

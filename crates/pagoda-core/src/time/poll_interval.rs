@@ -65,6 +65,22 @@ pub fn watch_interval_of_member_us(free: Bytes, growth: Bytes, idle_looks: u32) 
     watch_interval_us(free, growth, idle_looks)
 }
 
+/// The longest sleep of a process that has no engine yet: twenty looks a second cost a twentieth of
+/// a percent of a processor.
+pub const SLEEP_SMALL_MOST_US: u32 = 48_000;
+
+/// The sleep after that of `slept_us` in a process that has no engine yet, and has not grown for
+/// `quiet_us`.
+///
+/// It doubles up to the time in which half of the budget can be gone. Beyond, up to
+/// [`SLEEP_SMALL_MOST_US`], it is an eighth of the quiet time: a program that fills its memory does
+/// so soon after its start, or goes on after a short pause.
+#[must_use]
+pub fn watch_interval_of_small_us(budget: Bytes, slept_us: u32, quiet_us: u32) -> u32 {
+    let most = half_gone_us(budget).max(quiet_us / 8).min(SLEEP_SMALL_MOST_US);
+    slept_us.saturating_mul(2).min(most).max(SLEEP_GROWING_US)
+}
+
 /// The time in which the fastest program uses up half of `free`.
 fn half_gone_us(free: Bytes) -> u32 {
     let us = u128::from(free.get() / 2) * 1_000_000 / u128::from(FASTEST_GROWTH_PER_S.get());
@@ -108,6 +124,33 @@ mod tests {
             prop_assert!(sleep <= watch_interval_us(Bytes::new(free + more), Bytes::ZERO, idle));
             prop_assert!(sleep <= watch_interval_us(Bytes::new(free), Bytes::ZERO, idle + 1));
         }
+    }
+
+    /// The sleeps of a process that has no engine and does not grow.
+    fn small(budget: Bytes) -> impl Iterator<Item = (u32, u32)> {
+        let (mut slept, mut quiet) = (SLEEP_GROWING_US, 0);
+        std::iter::repeat_with(move || {
+            quiet += slept;
+            slept = watch_interval_of_small_us(budget, slept, quiet);
+            (quiet, slept)
+        })
+    }
+
+    #[test]
+    fn a_small_process_that_fills_after_a_pause_is_seen_before_it_exceeds_a_small_budget() {
+        for (quiet_us, slept_us) in small(Bytes::mib(64)).take_while(|(quiet, _)| *quiet < 100_000) {
+            // Two GiB/s by one thread in 4 KiB pages, and an eighth of the budget beforehand.
+            let appears = u64::from(slept_us) * (2 << 30) / 1_000_000;
+            assert!(appears <= Bytes::mib(32).get(), "{slept_us} after {quiet_us}");
+        }
+    }
+
+    #[test]
+    fn a_small_process_sleeps_long_in_the_end_and_soon_with_a_large_budget() {
+        let looks = |budget| small(budget).take_while(|(_, slept)| *slept < SLEEP_SMALL_MOST_US).count();
+        assert_eq!((looks(Bytes::gib(1)), looks(Bytes::mib(64))), (4, 29));
+        assert_eq!(watch_interval_of_small_us(Bytes::ZERO, 0, 0), SLEEP_GROWING_US);
+        assert_eq!(watch_interval_of_small_us(Bytes::gib(1), u32::MAX, u32::MAX), SLEEP_SMALL_MOST_US);
     }
 
     #[test]

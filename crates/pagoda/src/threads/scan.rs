@@ -7,6 +7,7 @@
 use std::sync::atomic::Ordering;
 
 use pagoda_core::adopt::{Decision, MappingFacts, Reason, Situation, decide, executable_pays, is_code};
+use pagoda_core::budget;
 use pagoda_core::size::Bytes;
 use pagoda_linux::mem::own_memory::not_own;
 use pagoda_linux::mem::range::PageRange;
@@ -179,9 +180,9 @@ impl Engine {
                 at = span.range().end();
             }
         }
-        let marks = self.marks();
-        let executable = self.space.moves_executable();
-        let situation = Situation { pressure, budget: marks.budget(), base: self.base, executable };
+        let (marks, executable) = (self.marks(), self.space.moves_executable());
+        let room = budget::outrun_from(self.free(), &marks);
+        let situation = Situation { pressure, budget: marks.budget(), room, base: self.base, executable };
         let follows = self.follows.load(Ordering::Relaxed);
         let facts = |part: PageRange, populated: u64| MappingFacts {
             length: Bytes::new(part.len() as u64),
@@ -200,9 +201,12 @@ impl Engine {
         };
         for gap in gaps {
             let Some(populated) = populated_bytes(&mut watcher.present, gap) else { continue };
-            match decide(&facts(gap, populated), &situation) {
+            let facts = facts(gap, populated);
+            match decide(&facts, &situation) {
                 // The new part of a managed mapping that grew is registered like the rest of it.
-                Decision::Adopt if follows && gap == range => watcher.followed += populated,
+                Decision::Adopt if follows && gap == range && !facts.exceeds(room) => {
+                    watcher.followed += populated;
+                }
                 Decision::Adopt if watcher.is_left_to_program(gap) => watcher.left_registered += populated,
                 Decision::Adopt => {
                     let calls = watcher.unforked.is_some().then_some(watcher.unforked_calls);
