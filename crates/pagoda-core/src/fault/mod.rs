@@ -3,6 +3,7 @@
 pub mod density;
 pub mod fault_around;
 pub mod huge_window;
+pub mod promotion;
 pub mod read_cluster;
 pub mod readahead;
 pub mod streak;

@@ -107,13 +107,19 @@ impl Engine {
         }
         miss.was_tried = true;
         // A second fault on a page predicts more, and so does a granule that comes back soon. Its
-        // page takes the place of others that are not used.
-        let is_alone = part.is_some_and(|part| part.wanted.count() == 1) && word.resident().is_empty();
-        if is_alone && !self.store.left_lately(Handle::from_bits(handle), granule) {
+        // page takes the place of others that are not used, if that is so in this program.
+        let stored = Handle::from_bits(handle);
+        let is_alone = part.is_some_and(|part| part.wanted.count() == 1);
+        let is_first = word.resident().is_empty() && !self.store.left_lately(stored, granule);
+        if is_alone && (is_first || !self.store.promotion_pays()) {
             let digest = self.read_granule(handle, granule, &mut miss.content, miss.scratch);
             miss.read = digest.map(|digest| (handle, digest));
         }
-        if is_new && (miss.read.is_some() || self.promote(handle, miss.scratch)) {
+        let is_read = miss.read.is_some();
+        if is_new && (is_read || self.promote(handle, miss.scratch)) {
+            if is_alone && !is_read {
+                self.store.note_promoted(stored);
+            }
             give(&entries[index], word);
             return None;
         }

@@ -93,6 +93,7 @@ impl TieredStore {
         let object = self.table.at(id);
         let promoted = word.moved_to(Kind::Memory, first);
         let mut state = self.memory.lock();
+        self.refaults.promoted(object);
         object.batch.store(word.first(), Ordering::Relaxed);
         object.publish(promoted);
         state.queue(promoted).push_youngest(&self.table, id);
@@ -113,6 +114,7 @@ impl TieredStore {
             return false;
         }
         state.unqueue_filed(&self.table, id);
+        self.refaults.promoted(object);
         let promoted = word.moved_to(Kind::Memory, first);
         object.kept.store(if keeps { word.first() } else { NOBODY }, Ordering::Relaxed);
         object.publish(promoted);

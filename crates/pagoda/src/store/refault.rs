@@ -2,13 +2,14 @@
 //!
 //! An object has two stamps: how many granules had been evicted when some of its page were last,
 //! with a mask of these, and how many KiB had gone to the file when it went there. Both clocks run
-//! round; a distance of half of them is taken for a long one. This module must never decide
-//! anything: `pagoda_core::budget::balance` and the fault do.
+//! round; a distance of half of them is taken for a long one. The second stamp of a page that was
+//! promoted is of that time. This module must never decide anything: `pagoda_core` and the fault do.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use pagoda_core::budget::balance::Refaults;
 use pagoda_core::budget::thrashing::{self, BUCKETS, bucket_of};
+use pagoda_core::fault::promotion;
 use pagoda_core::page_entry::Granules;
 use pagoda_core::size::Bytes;
 
@@ -33,6 +34,40 @@ pub(super) struct RefaultClocks {
     near_spilled: AtomicU64,
     edge: AtomicU64,
     distances: Distances,
+    promotions: Promotions,
+}
+
+/// What came of pages that were promoted for one granule.
+#[derive(Default)]
+struct Promotions {
+    /// The longest distance in KiB that went to the file that counts, and the time of the last
+    /// look.
+    span_kib: AtomicU32,
+    looked_at_kib: AtomicU32,
+    /// See [`promotion::Seen`].
+    promoted: AtomicU64,
+    hits: AtomicU64,
+    displaced: AtomicU64,
+    does_not_pay: AtomicBool,
+    /// Faults while it does not.
+    faults: AtomicU64,
+}
+
+impl Promotions {
+    /// Looks at the counts and begins anew, if enough went to the file since the last time.
+    fn look(&self, now_kib: u32) {
+        let last_kib = self.looked_at_kib.load(Ordering::Relaxed);
+        let is_due = now_kib.wrapping_sub(last_kib) >= self.span_kib.load(Ordering::Relaxed).max(1);
+        let [promoted, hits, displaced] =
+            [&self.promoted, &self.hits, &self.displaced].map(|count| count.load(Ordering::Relaxed));
+        if is_due && let Some(pays) = promotion::pays(&promotion::Seen { promoted, hits, displaced }) {
+            self.looked_at_kib.store(now_kib, Ordering::Relaxed);
+            for count in [&self.promoted, &self.hits, &self.displaced] {
+                count.store(0, Ordering::Relaxed);
+            }
+            self.does_not_pay.store(!pays, Ordering::Relaxed);
+        }
+    }
 }
 
 /// How many refaults there were of each distance.
@@ -45,6 +80,12 @@ impl Default for Distances {
 }
 
 impl RefaultClocks {
+    /// An object comes to memory from the file: its stamp says nothing until it goes there again.
+    pub fn promoted(&self, object: &Object) {
+        let long_ago = self.spilled_kib.load(Ordering::Relaxed).wrapping_sub(LONG_AGO);
+        object.spilled.store(long_ago, Ordering::Relaxed);
+    }
+
     /// An object of this word goes to the file or the remote store. One that gains nothing in
     /// memory goes there however much room there is, and says nothing of that.
     pub fn spilled(&self, object: &Object, word: Word) {
@@ -113,6 +154,32 @@ impl TieredStore {
         if !is_in_memory && is_within(&clocks.spilled_kib, &object.spilled, &clocks.edge_kib) {
             clocks.edge.fetch_add(1, Ordering::Relaxed);
         }
+        let promotions = &clocks.promotions;
+        if is_within(&clocks.spilled_kib, &object.spilled, &promotions.span_kib) {
+            if !is_in_memory {
+                promotions.displaced.fetch_add(1, Ordering::Relaxed);
+            } else if object.is_kept() {
+                promotions.hits.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Whether a page in the file is to be promoted for a fault that misses one granule.
+    pub(crate) fn promotion_pays(&self) -> bool {
+        let promotions = &self.refaults.promotions;
+        !promotions.does_not_pay.load(Ordering::Relaxed)
+            || promotions.faults.fetch_add(1, Ordering::Relaxed).is_multiple_of(promotion::TRIES)
+    }
+
+    /// A page was promoted for a fault that missed one granule.
+    pub(crate) fn note_promoted(&self, handle: Handle) {
+        let Meaning::Object(id) = handle.meaning() else { return };
+        let (clocks, now_kib) = (&self.refaults, self.refaults.spilled_kib.load(Ordering::Relaxed));
+        if let Some(object) = self.table.get(id) {
+            object.spilled.store(now_kib, Ordering::Relaxed);
+            clocks.promotions.promoted.fetch_add(1, Ordering::Relaxed);
+            clocks.promotions.look(now_kib);
+        }
     }
 
     /// Whether this granule left memory lately: no more has left since than memory holds,
@@ -133,6 +200,8 @@ impl TieredStore {
         let times = stored as f64 / (packed + file + remote).max(1) as f64;
         let granules = resident / (4 << 10) + (packed as f64 * times) as u64 / (4 << 10);
         self.refaults.held_granules.store(units(granules), Ordering::Relaxed);
+        let span_kib = units(promotion::span_bytes(packed) >> 10);
+        self.refaults.promotions.span_kib.store(span_kib, Ordering::Relaxed);
     }
 
     /// Enters into `seen` the refaults so far whose page had left memory, and had gone to the file,
@@ -199,5 +268,32 @@ mod tests {
         assert_eq!(store.promote(handles[0], &mut scratch), Ok(true));
         store.note_refault(handles[0], 3);
         assert_eq!(counts(), (3, 1, 3), "it has not left memory since");
+    }
+
+    #[test]
+    fn promotions_end_where_the_displaced_are_missed_and_begin_anew_where_the_promoted_are() {
+        let (_directory, store, mut scratch) = with_file(BasePage::K64, Bytes::mib(4), Bytes::mib(64));
+        let put = |seed| page_of(64 << 10, 43, seed);
+        let handles: Vec<_> = (0..40).map(|seed| stored(store.put(&put(seed), &mut scratch))).collect();
+        store.note_held(0);
+        store.spill(Bytes::ZERO).expect("room");
+        let pays = || (0..promotion::TRIES).filter(|_| store.promotion_pays()).count() as u64;
+        // Rounds of promotions, each of which displaces the page before it. The first one displaces
+        // none.
+        let mut rounds = |misses_displaced: bool| {
+            for pair in handles.windows(2).chain(handles.windows(2)) {
+                assert_eq!(store.promote(pair[1], &mut scratch), Ok(true));
+                store.note_promoted(pair[1]);
+                store.demote(pair[0]);
+                store.note_refault(pair[usize::from(!misses_displaced)], 3);
+            }
+            store.demote(handles[39]);
+        };
+        assert_eq!(pays(), promotion::TRIES, "nothing is known");
+        rounds(true);
+        assert_eq!(pays(), 1, "to see whether it does");
+        rounds(false);
+        rounds(false);
+        assert_eq!(pays(), promotion::TRIES);
     }
 }
