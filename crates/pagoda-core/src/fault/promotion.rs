@@ -4,8 +4,9 @@
 //! A whole page costs a longer read, and displaces another page. It pays if its other granules are
 //! missed soon, and those of the displaced page are not. Both are counted: misses that a promoted
 //! page serves from memory, and misses of pages that were displaced lately, over the same span of
-//! displaced bytes. Random access over a large set misses both alike, and a working set that lies in
-//! the file only the first. This module must never decide for faults that are known to want more.
+//! displaced bytes. Random access over a large set misses both alike; of a working set that lies in
+//! the file only the first are missed. This module must never decide for faults that are known to
+//! want more.
 
 /// The part of compressed memory that is displaced until the counts are looked at.
 const SPAN_PART: u64 = 2;

@@ -3,7 +3,8 @@
 //! An object has two stamps: how many granules had been evicted when some of its page were last,
 //! with a mask of these, and how many KiB had gone to the file when it went there. Both clocks run
 //! round; a distance of half of them is taken for a long one. The second stamp of a page that was
-//! promoted is of that time. This module must never decide anything: `pagoda_core` and the fault do.
+//! promoted is of that time. This module must never decide anything: `pagoda_core` and the fault
+//! do.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
