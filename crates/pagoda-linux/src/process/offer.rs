@@ -371,6 +371,7 @@ mod tests {
     use rustix::process::{Signal, kill_process};
 
     use super::*;
+    use crate::testing::wait::until;
 
     #[test]
     fn an_offer_is_the_same_as_words_and_a_stream_says_when_the_other_side_is_gone() {
@@ -389,7 +390,8 @@ mod tests {
         one.send(b"all of it").expect("sent");
         assert!(!one.is_over());
         drop(other);
-        assert!(one.is_over(), "though it has not read all");
+        // A child that another test forks has the other end until it ends itself.
+        until("it is over, though the other has not read all", || one.is_over());
         let (one, other) = Stream::pair(Duration::from_secs(5)).expect("a pair");
         one.end();
         assert!(one.is_over() && other.receive(&mut [0]).is_err());
@@ -404,7 +406,7 @@ mod tests {
         let (mut one, other) = Stream::pair(SLICE).expect("a pair");
         one.peer = peer;
         send(Signal::STOP);
-        crate::testing::wait::until("it is stopped", || is_stopped(peer));
+        until("it is stopped", || is_stopped(peer));
         std::thread::scope(|scope| {
             let got = scope.spawn(|| one.receive(&mut [0]));
             std::thread::sleep(5 * SLICE);
@@ -412,7 +414,7 @@ mod tests {
             got.join().expect("no panic").expect("it waited for as long as the other was stopped");
         });
         send(Signal::CONT);
-        crate::testing::wait::until("it runs", || !is_stopped(peer));
+        until("it runs", || !is_stopped(peer));
         let told = one.receive(&mut [0]).expect_err("nothing comes");
         assert_eq!(told.kind(), io::ErrorKind::WouldBlock);
         sleeper.kill().and_then(|()| sleeper.wait()).expect("it ends");
@@ -423,9 +425,11 @@ mod tests {
         let (one, other) = Stream::pair(Duration::from_secs(5)).expect("a pair");
         one.send(b"unread").expect("sent");
         drop(other);
-        let mut byte = [0; 1];
-        let told = recv(&one.end, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT);
-        assert_eq!(told.expect_err("an end with bytes that were not read"), Errno::CONNRESET);
+        // As above.
+        until("it ends with bytes that were not read", || {
+            let told = recv(&one.end, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+            told.is_err_and(|error| error == Errno::CONNRESET)
+        });
         // No socket, so that all that is asked of it is refused.
         let file = std::fs::File::open("/dev/null").expect("it is there");
         assert!(!Stream { end: file.into(), peer: 0, patience: SLICE }.is_over());
