@@ -5,6 +5,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -70,6 +72,25 @@ impl File {
     /// Returns when all earlier writes are on stable storage, as after fsync(2). Releases the GIL.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         self.memory.flush(py)
+    }
+
+    /// Copies bytes to `offset`, as an assignment to the memory there would. Whole base pages that
+    /// are not in memory are not read first. Releases the GIL.
+    fn _write(&self, py: Python<'_>, offset: usize, source: PyBuffer<u8>) -> PyResult<()> {
+        let file = self.memory.get()?;
+        if !source.is_c_contiguous() {
+            return Err(PyBufferError::new_err("the bytes to be written are not contiguous"));
+        }
+        let (address, bytes) = (source.buf_ptr().expose_provenance(), source.len_bytes());
+        let written = py.detach(move || {
+            // SAFETY: `source` keeps the buffer's memory until this function ends. Others may
+            // write there meanwhile, as into the source of any copy without the GIL. The engine
+            // copies the bytes once, and decides nothing by them.
+            let from =
+                unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(address), bytes) };
+            file.write_at(offset, from)
+        });
+        written.map_err(errors::file)
     }
 
     /// Totals so far, in bytes: `read`, of that `read_ahead` (by readahead) and `read_again` (after

@@ -118,3 +118,64 @@ def test_a_file_with_arrays_stays_open_and_closing_writes_it(disk, buffered):
     assert file.closed and path.read_bytes()[4999] == 7
     with pytest.raises(ValueError, match="closed"):
         file.flush()
+
+
+def test_large_assignments_are_not_read_first_and_are_what_numpy_makes_of_them(manager, disk, buffered):
+    """NumPy's own file has the same content after each, also where the assignment is no copy of bytes."""
+    shape = (48, 256, 1024)
+    path, other, start = disk / "rows", disk / "other", content(shape, "float32")
+    start.tofile(path)
+    start.tofile(other)
+    array = manager.memmap(path, "float32", shape, buffered=buffered)
+    expected = np.memmap(other, "float32", "r+", shape=shape)
+    far = content(shape, "float32", seed=2)
+    array[...] = far
+    expected[...] = far
+    # A page is read where no frame is to be had at once.
+    assert pagoda.region_of(array).usage()["read"] < array.nbytes / 10
+
+    def fill(rows):
+        rows[20] = far[1]
+        rows[-3:-1, ...] = far[2:4]
+        rows[4:8] = far[8:4:-1]  # not contiguous
+        rows[:, :128] = far[:, 128:]
+        rows[9:12] = far[9:12].astype("float64")
+        rows[12:14] = far[12]  # broadcast
+        rows[[1, 2]] = far[6:8]  # by a list
+        rows[2:10] = rows[0:8]  # the same memory
+        rows[10:14] *= 2
+        rows[...] = np.asfortranarray(far)
+        rows.reshape(96, -1)[7:9] = far.reshape(96, -1)[20:22]
+        flat = rows.reshape(-1)
+        flat[300_001:800_001] = far.reshape(-1)[5:500_005]  # no page begins there
+
+    fill(array)
+    fill(expected)
+    assert np.array_equal(array, expected)
+    array.flush()
+    expected.flush()
+    assert path.read_bytes() == other.read_bytes()
+    # A source in memory of the same manager, most of it swapped out.
+    rows = np.repeat(np.arange(48 * 256, dtype="float32"), 1024).reshape(shape)
+    managed = manager.array(rows)
+    array[...] = managed
+    assert np.array_equal(array, rows)
+    copy = array.copy()
+    copy[3:9] = far[3:9]
+    assert np.array_equal(copy[3:9], far[3:9]) and not np.array_equal(array[3:9], far[3:9])
+    only_read = manager.memmap(path, "float32", shape, "r", buffered=buffered)
+    with pytest.raises(ValueError, match="read-only"):
+        only_read[3:9] = far[3:9]
+    with pytest.raises(ValueError, match="broadcast"):
+        array[3:9] = far[3:8]
+    del array, managed, only_read
+
+
+def test_a_part_of_fortran_order_is_written_by_columns(user_manager, disk, buffered):
+    path, values = disk / "columns", np.asfortranarray(content((512, 4096), "float32"))
+    array = user_manager.memmap(path, "float32", values.shape, "w+", order="F", buffered=buffered)
+    array[:, 1024:] = values[:, 1024:]
+    assert pagoda.region_of(array).usage()["read"] == 0 and np.array_equal(array[:, 1024:], values[:, 1024:])
+    array[:, :1024] = np.ascontiguousarray(values[:, :1024])
+    assert np.array_equal(array, values)
+    del array

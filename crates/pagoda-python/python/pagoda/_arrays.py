@@ -56,8 +56,18 @@ def array(manager, obj, dtype, order):
     return copy
 
 
+# Assignments of so many bytes or more are handed to the file as a whole. They hold whole base pages.
+WHOLE_BYTES = 256 << 10
+
+
 class MappedArray(np.ndarray):
     """An array that is a file. The results of operations on it are ordinary arrays."""
+
+    def __setitem__(self, index, value):
+        """As for any array. A large contiguous part that is assigned is not read from the file first."""
+        if type(value) in (np.ndarray, MappedArray) and value.nbytes >= WHOLE_BYTES and _written(self, index, value):
+            return
+        super().__setitem__(index, value)
 
     def flush(self):
         """Returns when all earlier writes to the file are on stable storage. Releases the GIL.
@@ -77,6 +87,30 @@ class MappedArray(np.ndarray):
         if array is self:
             return array
         return array[()] if return_scalar or array.shape == () else np.asarray(array)
+
+
+def _written(array, index, value):
+    """Whether `value` was written to that part of the file by a call. It is if both are the same bytes in a row."""
+    keys = index if type(index) is tuple else (index,)
+    if not all(type(key) in (slice, int) or key is Ellipsis for key in keys):
+        return False
+    part = array[index]
+    is_same = isinstance(part, np.ndarray) and (part.dtype, part.shape) == (value.dtype, value.shape)
+    if not is_same or not part.flags.writeable or np.may_share_memory(part, value):
+        return False
+    both = (part.flags, value.flags)
+    if not (all(flags.c_contiguous for flags in both) or all(flags.f_contiguous for flags in both)):
+        return False
+    from ._manager import region_of
+
+    try:
+        file = region_of(part)
+    except TypeError:
+        return False
+    if not isinstance(file, File):
+        return False
+    file._write(_address(part) - _address(np.asarray(file._view())), value.ravel("K").view("uint8"))
+    return True
 
 
 def restored(manager, path, dtype, shape, order, prefetch):

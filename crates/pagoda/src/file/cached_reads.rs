@@ -18,8 +18,8 @@ use crate::file::region::{Inner, Wait};
 use crate::file::writeback::Work;
 use crate::table::{give, try_take};
 
-/// Of one that was asked for, to its end.
-const ASKED: u8 = 1;
+/// Of one that was asked for, to its end, or written as a whole.
+pub(super) const ASKED: u8 = 1;
 
 /// The outcome of reading in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

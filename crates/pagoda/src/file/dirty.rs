@@ -7,6 +7,8 @@
 //! most for one entry that it has written: a failing disk, or a zone that other files have filled,
 //! keeps it no longer. This module does not tell which pages differ from the file: digests do.
 
+use std::sync::atomic::Ordering;
+
 use pagoda_core::page_entry::{Backing, Word};
 use pagoda_core::zone::dirty;
 
@@ -70,8 +72,13 @@ impl Inner {
         // Gone again already: then it was written back, or goes to the store.
         let Some(zone) = zone.or_else(|| engine.zone_in_region(self.range.start() + offset)) else { return };
         engine.note_dirty(&self.file, index, zone);
-        if engine.zones.dirty_bytes(zone) > dirty::limit(engine.zones.size(zone)) {
-            self.write_dirty_back(zone, RUNS, dirty::limit(engine.zones.size(zone)).get());
+        let (dirty, size) = (engine.zones.dirty_bytes(zone), engine.zones.size(zone));
+        // A helper writes back while the writer goes on.
+        if dirty > dirty::background(size) && !self.has_too_much_dirty.swap(true, Ordering::Relaxed) {
+            engine.helpers.ring(1);
+        }
+        if dirty > dirty::limit(size) {
+            self.write_dirty_back(zone, RUNS, dirty::limit(size).get());
         }
     }
 

@@ -8,7 +8,8 @@
 //! - In a region that is only read all pages in memory are dropped, and read anew.
 //! - In one that is written all pages in memory are compared with the file. A page that the file
 //!   does not hold as it did is lost. It may be written by its address at the same time: that could
-//!   not be told from the earlier content, so that it is never just read anew.
+//!   not be told from the earlier content, so that it is never just read anew. One that was
+//!   overwritten unread is the later write.
 //!
 //! Until the round is over each write-back compares first, too. One change goes unseen: a file that
 //! is truncated and written again to its old length while a write of ours is on its way. This
@@ -138,6 +139,7 @@ impl PageFile {
                         same |= 1 << bit;
                         None
                     }
+                    Ok(_) if self.is_overwritten(page) => None,
                     Ok(_) if self.holds(page, &buffer[at..at + wanted]) => None,
                     Ok(_) => Some(Trouble::Changed),
                 };

@@ -17,6 +17,7 @@
 //! | `refaults` | which entries were read before, or were read ahead and not used yet |
 //! | `writeback` | from the file into a slot, and back |
 //! | `dropping` | staged pages that leave memory |
+//! | `whole_writes` | writing by calls over whole entries, without reading them |
 //! | `readahead`, `orders` | readahead by the helpers, as `pagoda_core::fault::readahead` says |
 //! | `cached_reads` | reading by calls from pages that were read ahead, in place |
 //!
@@ -35,6 +36,7 @@ mod readahead;
 mod refaults;
 mod region;
 pub(crate) mod seen;
+mod whole_writes;
 mod write_tracking;
 mod writeback;
 
@@ -173,7 +175,8 @@ impl FileRegion {
 
     /// Copies into the file's memory. It reaches the file when memory gets short, and is safe after
     /// [`sync`](Self::sync). A call that makes more than a fifth of a zone dirty waits until a part
-    /// of it is written back, up to 1 MiB for each base page.
+    /// of it is written back, up to 1 MiB for each base page. Whole base pages that are not in
+    /// memory are not read first.
     ///
     /// # Errors
     /// See [`FileError`]; a part may be written then.
@@ -185,6 +188,10 @@ impl FileRegion {
         inner.check(offset, from.len())?;
         let memory = inner.memory();
         inner.each_part(offset, from.len(), |at, part, is_gone| {
+            if !is_gone && inner.write_whole(at, &from[part.clone()]) {
+                inner.note_written(at);
+                return Ok(part.len());
+            }
             inner.bring_in(at, is_gone, Reader::InRegion)?;
             let copied = match is_gone {
                 false => memory.write_what_is_there(at, &from[part]),

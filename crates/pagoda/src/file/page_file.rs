@@ -31,6 +31,10 @@ use crate::file::refaults::Reads;
 use crate::file::seen::Seen;
 use crate::file::writeback::RUN_PARTS;
 
+/// The digest of an OS page that was overwritten unread: what the file has there is not known, and
+/// the write is later.
+pub(super) const OVERWRITTEN: u64 = u64::MAX;
+
 /// How I/O on the file failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
@@ -77,8 +81,9 @@ pub(crate) struct PageFile {
     pub(super) seen: Seen,
     entry_bytes: usize,
     writable: bool,
-    /// The digest of each OS page in the file; 0 if it is not known. None if it is only read.
-    digests: Arc<[AtomicU64]>,
+    /// The digest of each OS page in the file; 0 if it is not known, or [`OVERWRITTEN`]. None if
+    /// it is only read.
+    pub(super) digests: Arc<[AtomicU64]>,
     digester: Digester,
     /// OS pages that could not be read.
     lost: PageSet,
@@ -266,7 +271,8 @@ impl PageFile {
 
     /// Whether the file holds these bytes of an OS page, as far as is known.
     pub(super) fn holds(&self, page: u64, bytes: &[u8]) -> bool {
-        self.digests[page as usize].load(Ordering::Relaxed) == self.digest(bytes)
+        let known = self.digests[page as usize].load(Ordering::Relaxed);
+        known != OVERWRITTEN && known == self.digest(bytes)
     }
 
     /// The file's content of an OS page is not known any more.
@@ -301,7 +307,7 @@ impl PageFile {
         }
         let before = self.before_write().inspect_err(|trouble| self.is_untold(*trouble))?;
         // It may end elsewhere by now.
-        dirty &= self.differing(index, wanted, content);
+        dirty = self.known_pages(index, dirty, content);
         if !before.is_as_seen {
             let compared = if compares_all { self.known_pages(index, wanted, content) } else { dirty };
             let (changed, same) = self.compare(first, compared, &content.concat());

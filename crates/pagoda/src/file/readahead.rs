@@ -93,7 +93,8 @@ impl Engine {
         }
     }
 
-    fn frame_for_window(&self, scratch: &mut Scratch) -> Option<Slot> {
+    /// A frame for content that can be had elsewhere: after some steps of reclaim, if need be.
+    pub(super) fn frame_for_window(&self, scratch: &mut Scratch) -> Option<Slot> {
         for _ in 0..STEPS {
             if self.is_quitting() {
                 return None;
@@ -183,6 +184,6 @@ pub(super) fn is_only_in_file(entries: &Entries, index: usize) -> bool {
     !word.is_busy() && holds_nothing(word)
 }
 
-fn holds_nothing(word: Word) -> bool {
+pub(super) fn holds_nothing(word: Word) -> bool {
     word.resident().is_empty() && word.backing() == Backing::None
 }

@@ -71,6 +71,8 @@ pub(super) struct Inner {
     tracking: Mutex<Option<(Option<Tracker>, Instant)>>,
     /// A helper has read ahead since the file was looked after: writing back waits for a pause.
     has_worked: AtomicBool,
+    /// A writer asks for write-back in the background.
+    pub(super) has_too_much_dirty: AtomicBool,
     /// Working memory, at most of as many threads as were here at once. Held around nothing else.
     works: Mutex<Vec<Work>>,
 }
@@ -102,6 +104,7 @@ impl Inner {
             looking,
             tracking: Mutex::new(None),
             has_worked: AtomicBool::new(true),
+            has_too_much_dirty: AtomicBool::new(false),
             works: Mutex::new(Vec::new()),
         }
     }
@@ -245,13 +248,15 @@ impl Inner {
 
 impl Member for Inner {
     fn has_work(&self) -> bool {
-        self.file.orders.are_any()
+        self.file.orders.are_any() || self.has_too_much_dirty.load(Ordering::Relaxed)
     }
 
     fn work(&self, scratch: &mut Scratch) {
         self.has_worked.store(true, Ordering::Relaxed);
         if let Some(part) = self.file.orders.next() {
             self.engine().read_part(&self.file, self.range, &part, scratch);
+        } else if self.has_too_much_dirty.swap(false, Ordering::Relaxed) {
+            self.write_back_in_background();
         }
     }
 

@@ -1,14 +1,16 @@
 //! A whole virtual machine under `pagoda run`: QEMU with a guest that fills three times the budget
-//! and reads it back.
+//! and reads it back, and one that gives memory back by its balloon.
 //!
 //! The guest is a firmware of our own, some hundred bytes of machine code, so that no kernel and no
 //! boot loader is needed. QEMU runs it by TCG, its translator, which needs no KVM.
+
+mod balloon;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Instant;
 
-use pagoda_linux::testing::guest_code::fill_and_read;
+use pagoda_linux::testing::guest_code::{RIGHT, fill_and_read};
 use pagoda_linux::testing::skip::{skip, tell};
 
 const QEMU: &str = "qemu-system-x86_64";
@@ -23,6 +25,7 @@ const FIRMWARE_BYTES: usize = 0x1_0000;
 const RESET: usize = 0xFFF0;
 const GDT: usize = 0x100;
 const FLAT: usize = 0x200;
+const REST: usize = 0x400;
 /// QEMU prints the bytes of the first port, and ends by a byte at the second.
 const PORT: u8 = 0xE9;
 const END: u8 = 0xF4;
@@ -30,9 +33,12 @@ const END: u8 = 0xF4;
 const STEP: u32 = 64;
 const START: u32 = 1 << 20;
 
+/// The code of the end: AL has the report.
+const ENDS: [u8; 3] = [0xE6, END, 0xF4];
+
 /// A firmware that leads the processor from its reset into 32-bit code, which fills the memory up
-/// to `bytes`.
-fn firmware(bytes: u32) -> Vec<u8> {
+/// to `bytes`, reads it back, and then does the `rest` with the report in AL.
+fn firmware(bytes: u32, rest: &[u8]) -> Vec<u8> {
     let mut rom = vec![0xF4; FIRMWARE_BYTES];
     let put = |rom: &mut Vec<u8>, at: usize, bytes: &[u8]| rom[at..at + bytes.len()].copy_from_slice(bytes);
     let flat = (FIRMWARE + FLAT as u32).to_le_bytes();
@@ -57,23 +63,28 @@ fn firmware(bytes: u32) -> Vec<u8> {
     code.extend(START.to_le_bytes());
     code.push(0xBF); // mov edi
     code.extend(bytes.to_le_bytes());
-    let (body, _) = fill_and_read(PORT, STEP, &[0xE6, END, 0xF4]);
+    let mut on = vec![0xBB]; // mov ebx, the rest; jmp ebx
+    on.extend((FIRMWARE + REST as u32).to_le_bytes());
+    on.extend([0xFF, 0xE3]);
+    let (body, _) = fill_and_read(PORT, STEP, &on);
     code.extend(body);
     put(&mut rom, FLAT, &code);
+    put(&mut rom, REST, rest);
     rom
 }
 
 /// The arguments of a machine whose memory is of this kind, with our firmware.
-fn machine(directory: &Path, memory: &str) -> Vec<String> {
+fn machine(directory: &Path, memory: &str, device: &str, rest: &[u8]) -> Vec<String> {
     let image = directory.join("firmware");
-    std::fs::write(&image, firmware((GUEST_MIB * MIB) as u32)).expect("written");
+    std::fs::write(&image, firmware((GUEST_MIB * MIB) as u32, rest)).expect("written");
     let backend = format!("{memory},id=ram,size={GUEST_MIB}M");
     let words = [
         "-nodefaults -no-user-config -display none -accel tcg,thread=single -M pc,memory-backend=ram",
         &format!("-m {GUEST_MIB}M -object {backend} -debugcon stdio -device isa-debug-exit,iobase={END:#x}"),
         &format!("-bios {}", image.display()),
+        device,
     ];
-    words.iter().flat_map(|words| words.split(' ')).map(str::to_owned).collect()
+    words.iter().flat_map(|words| words.split_whitespace()).map(str::to_owned).collect()
 }
 
 /// Whether QEMU and managed programs can be had here.
@@ -95,6 +106,11 @@ fn skips() -> bool {
 
 /// Runs the guest, and returns the counters of its run.
 fn run(memory: &str) -> serde_json::Value {
+    run_with(memory, "", &ENDS, "FR")
+}
+
+/// Runs the guest with another device, for which it has code of its own; it has to say `says`.
+fn run_with(memory: &str, device: &str, rest: &[u8], says: &str) -> serde_json::Value {
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     let stats = directory.path().join("stats");
     let begin = Instant::now();
@@ -102,16 +118,16 @@ fn run(memory: &str) -> serde_json::Value {
         .args(["--kill-after=5", "120", env!("CARGO_BIN_EXE_pagoda"), "run", "--quiet", "--stats"])
         .arg(&stats)
         .args(["--memory", &format!("{BUDGET_MIB}M"), "--", QEMU])
-        .args(machine(directory.path(), memory))
+        .args(machine(directory.path(), memory, device, rest))
         .stdin(Stdio::null())
         .env_remove("LD_PRELOAD")
         .output()
         .expect("timeout is there");
     let Output { status, stdout, stderr } = output;
     let (said, errors) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-    assert_eq!(said, "FR", "the guest filled its memory and read it back: {status}\n{errors}");
+    assert_eq!(said, says, "what the guest filled, read back, and then did: {status}\n{errors}");
     // QEMU doubles the byte that the guest ends with, and adds one.
-    assert_eq!(status.code(), Some(i32::from(b'R') * 2 + 1), "{errors}");
+    assert_eq!(status.code(), Some(i32::from(RIGHT) * 2 + 1), "{errors}");
     let text = std::fs::read_to_string(&stats).expect("--stats");
     println!("{memory}: {:.1} s\n{text}", begin.elapsed().as_secs_f64());
     let stats: serde_json::Value = serde_json::from_str(&text).expect("JSON");
@@ -147,4 +163,23 @@ fn a_guest_in_shared_memory_is_left_to_the_kernel_and_told() {
         assert!(anonymous <= BUDGET_MIB * MIB && counter(&stats, "evictions") == 0, "{stats}");
         assert!(with_files >= GUEST_MIB * MIB, "{with_files} bytes are told: {stats}");
     }
+}
+
+/// By the balloon and by its report of free pages: QEMU discards them, and they take nothing.
+#[test]
+fn pages_that_a_guest_gives_back_are_discarded() {
+    if skips() {
+        return;
+    }
+    const INFLATED: u32 = 16 << 20;
+    const REPORTED: u32 = 96 << 20;
+    let (inflated, reported) = (16 << 20..(16 << 20) + INFLATED, 64 << 20..(64 << 20) + REPORTED);
+    let rest = balloon::give_back(PORT, &inflated, &reported, &ENDS);
+    let says = format!("FR{}", char::from(balloon::GONE));
+    let gone = run_with("memory-backend-ram", balloon::DEVICE, &rest, &says);
+    let kept = run("memory-backend-ram");
+    let [gone, kept] = [gone, kept].map(|stats| counter(&stats, "stored_bytes"));
+    let given_back = u64::from(INFLATED + REPORTED);
+    println!("stored at the end: {gone} bytes, without a balloon {kept}");
+    assert!(gone + given_back / 4 * 3 <= kept, "{given_back} bytes were given back");
 }
