@@ -160,6 +160,7 @@ impl Drop for Shared {
         let is_reclaimer = |thread: &JoinableThread| thread.name() == RECLAIMER;
         let reclaimer = threads.iter().position(is_reclaimer).map(|at| threads.swap_remove(at).join());
         self.engine.quit_handlers.store(true, Ordering::Release);
+        self.engine.store.keeper.ring();
         self.engine.end_workers();
         drop(reclaimer);
         for thread in threads {

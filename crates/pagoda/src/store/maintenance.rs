@@ -5,8 +5,6 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pagoda_linux::process::thread::sleep_us;
-
 use super::TieredStore;
 use super::file::FileTier;
 
@@ -31,7 +29,7 @@ impl TieredStore {
                 let discard = |_: &u32| self.file.as_ref().is_some_and(FileTier::discard_unused);
                 (0..DISCARDS).take_while(discard).for_each(drop);
             }
-            sleep_us(SLEEP_US);
+            self.keeper.sleep(SLEEP_US);
         }
         self.leave_remote();
     }

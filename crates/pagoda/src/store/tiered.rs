@@ -29,6 +29,7 @@ use super::scratch::piece;
 use super::{GetError, Handle, OpenError, Put, PutError, Scratch, Store, StoreConfig, StoreUsage};
 use crate::crypto::digest::Digester;
 use crate::crypto::sealing::{Sealer, Version};
+use crate::state::wakeup::Bell;
 use pagoda_linux::codec::pack::{
     BLOCK, blocks_with_content, extent, header_bytes, is_dense, pack_present, repack,
 };
@@ -48,6 +49,8 @@ pub struct TieredStore {
     /// The memory of the batch, readable without its holder.
     pub(super) batch_bytes: u64,
     releases: Releases,
+    /// The bell of the thread that [`keep`](Self::keep)s the store: rung when that is to end.
+    pub(crate) keeper: Bell,
     pub(super) base: BasePage,
     page: usize,
     /// The notes of objects that are in the file and were in memory since.
@@ -96,6 +99,7 @@ impl TieredStore {
             file,
             remote,
             releases: Releases::default(),
+            keeper: Bell::default(),
             base: config.base,
             page: piece(config.base),
             blocks: BlockDigests::new(piece(config.base)),

@@ -5,6 +5,7 @@
 //! meanwhile. That is what lets the reclaimer, which may itself wait for an event to be read, make
 //! progress.
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 
 use pagoda_core::budget;
@@ -23,8 +24,11 @@ use crate::stats::counters::Counter;
 use crate::stats::fault_kind::FaultKind;
 use crate::store::Scratch;
 
-/// How long a handler sleeps at most before it looks whether it is to end.
-const WAIT_MS: u32 = 100;
+/// How long a handler sleeps at most before it looks whether it is to end: the least after a
+/// message, and twice as long each time that none comes. So an engine that ends soon after its last
+/// fault waits little for its handlers. Longer than a tick of the slowest kernel, 10 ms: an earlier
+/// timer costs some microseconds for each fault.
+const WAITS_MS: RangeInclusive<u32> = 16..=100;
 
 /// The same while threads are held and no handler leads.
 const STREAK_WAIT_MS: u32 = 2;
@@ -65,6 +69,7 @@ impl Engine {
         let mut gave_way = false;
         let mut oldest_ns = 0;
         let mut followed = Followed::default();
+        let mut wait_ms = *WAITS_MS.start();
         while !self.handlers_may_end() {
             rights::follow();
             self.placement.follow(&mut followed);
@@ -75,7 +80,10 @@ impl Engine {
             let kept = faults.len();
             // With faults that wait for an event, also when there is none to read: one may wait for
             // that. And an event that waits may wait for none that comes.
-            if kept > 0 || self.events_wait.load(Ordering::Relaxed) || self.may_have_messages(id) {
+            if kept > 0
+                || self.events_wait.load(Ordering::Relaxed)
+                || self.may_have_messages(id, &mut wait_ms)
+            {
                 self.read_messages(&mut faults, scratch);
             }
             // The oldest one: the watchdog sees a fault that is tried again and again.
@@ -154,13 +162,17 @@ impl Engine {
 
     /// Waits for messages. Where the kernel does not let this thread wait, it looks for them now
     /// and then.
-    fn may_have_messages(&self, id: usize) -> bool {
+    fn may_have_messages(&self, id: usize, wait_ms: &mut u32) -> bool {
         // The leader sets no early timer, which costs it some microseconds for each fault: the
         // others let threads go in time.
         let is_watched = self.placement.leader() == Some(id) || !self.placement.is_in_streak();
-        match self.space.wait(if is_watched { WAIT_MS } else { STREAK_WAIT_MS }) {
-            Wait::Ready => true,
+        match self.space.wait(if is_watched { *wait_ms } else { STREAK_WAIT_MS }) {
+            Wait::Ready => {
+                *wait_ms = *WAITS_MS.start();
+                true
+            }
             Wait::NotReady => {
+                *wait_ms = (*wait_ms * 2).min(*WAITS_MS.end());
                 self.placement.let_go_idle(now_ns());
                 false
             }

@@ -11,6 +11,7 @@ use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::process::{fork, wait};
 use pagoda_linux::testing::random::{Random, runs};
 use pagoda_linux::testing::skip::skip_without_moves;
+use pagoda_linux::testing::wait::until;
 
 use crate::late::use_at_once;
 use crate::program::{Memory, PAGE, Program};
@@ -247,7 +248,7 @@ fn memory_that_is_given_back_while_it_arrives_is_right_or_can_not_be_read() {
                     })
                 })
                 .collect();
-            thread::sleep(std::time::Duration::from_millis(100));
+            until("a page has come", || (0..PAGES).any(|page| is_right(&mapped, page)));
             drop(region);
             readers.into_iter().for_each(|reader| reader.join().expect("no page reads wrong"));
         });
@@ -337,7 +338,8 @@ fn a_line_that_fails_leaves_adopted_memory_as_it_was_or_empty() {
             assert!(as_it_was.contains(&target.pages), "{context}: {as_it_was:?}");
         }
         (0..500).for_each(|_| program.step());
-        // Once more into the same memory.
+        // Once more into the same memory, with patience for a busy machine.
+        let receiving = receive_options(ZeroPolicy::default());
         let receive = |listener| arrived.receive(listener, &receiving, &mut no_peer_is_refused);
         let (sent, received) =
             migrate_by(&region, &mut program, &live_options(Codec::Lz4, 2), |to| to, receive);
