@@ -12,6 +12,7 @@ use images::manager;
 use pagoda::{Access, BasePage, Bytes, Region};
 use pagoda_image::{Codec, Image, Key, PackOptions};
 use pagoda_linux::testing::area::{Advice, Area};
+use pagoda_linux::testing::directory::names;
 use pagoda_linux::testing::foreign::Foreign;
 use pagoda_linux::testing::sandbox::{Denial, deny_calls};
 use support::scratch;
@@ -428,4 +429,44 @@ fn a_running_owner_is_saved_at_one_instant() {
         }
         quits.store(true, Ordering::Release);
     });
+}
+
+/// When a process is to be killed in its save: `PATH MOMENT`.
+const SAVER: &str = "PAGODA_TEST_SAVER";
+
+/// Not a test of its own: the process that is killed.
+#[test]
+fn saving_process() {
+    let Ok(words) = std::env::var(SAVER) else { return };
+    let (path, moment) = words.split_once(' ').expect("two words");
+    let manager = manager(Bytes::mib(32), None).expect("as in the parent");
+    let mut region = manager.region(Bytes::mib(8)).create().expect("a region");
+    let die_at = |now: &str| {
+        if now == moment {
+            let own = rustix::process::getpid();
+            rustix::process::kill_process(own, rustix::process::Signal::KILL).expect("it is this one");
+        }
+    };
+    region.write_at(0, &vec![2; 8 << 20]).expect("written");
+    region.snapshot(path, options(), || die_at("stop"), || die_at("go_on")).expect("saved");
+}
+
+#[test]
+fn a_save_that_is_killed_leaves_the_old_image() {
+    let (directory, path) = scratch();
+    let Some(manager) = manager(Bytes::mib(32), None) else { return };
+    let mut region = manager.region(Bytes::mib(8)).create().expect("a region");
+    region.write_at(0, &vec![1; 8 << 20]).expect("written");
+    region.snapshot(&path, options(), || {}, || {}).expect("saved");
+    for (moment, byte) in [("stop", 1), ("go_on", 1), ("never", 2)] {
+        let mut command = std::process::Command::new(std::env::current_exe().expect("this"));
+        command.args(["--exact", "saving_process"]).env(SAVER, format!("{} {moment}", path.display()));
+        command.stdout(std::process::Stdio::null());
+        let status = command.status().expect("it starts");
+        assert_eq!(status.success(), byte == 2, "{moment}: {status}");
+        assert!(content(&path) == vec![byte; 8 << 20], "{moment}");
+        let mut left = names(directory.path());
+        left.retain(|name| !name.ends_with(".unfinished"));
+        assert_eq!(left, ["memory.pim"], "{moment}");
+    }
 }
