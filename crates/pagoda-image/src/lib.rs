@@ -35,7 +35,7 @@ pub use key_file::{key_path, load_key, make_key};
 pub use pagoda_core::image::{Key, Root};
 pub use pagoda_core::migrate::handshake::Codec;
 pub use read::{Content, Image, Totals};
-pub use working_set::{TOUCHES_MOST, Touch, WorkingSet};
+pub use working_set::{SetPart, TOUCHES_MOST, Touch, WorkingSet};
 pub use write::{PackOptions, Progress, Writer, Written, pack};
 
 /// The README, whose example is tested with those of the documentation.

@@ -169,19 +169,54 @@ impl WorkingSet {
         range: Range<usize>,
         each: &mut dyn FnMut(Touch, &[u8]),
     ) -> Result<(), ImageError> {
+        let mut part = self.read_part(image, range.clone())?;
+        range.into_iter().try_for_each(|index| {
+            each(self.touches[index], part.unpack(index)?);
+            Ok(())
+        })
+    }
+
+    /// Reads the packed bytes of some touches in a row by one read.
+    ///
+    /// # Errors
+    /// If they can't be read.
+    ///
+    /// # Panics
+    /// If there are no such touches.
+    pub fn read_part<'a>(&'a self, image: &'a Image, range: Range<usize>) -> Result<SetPart<'a>, ImageError> {
         let begin = self.places[range.start];
-        let mut packed = vec![0; self.packed_bytes(range.clone()) as usize];
+        let mut packed = vec![0; self.packed_bytes(range) as usize];
         let unread = |error| self.file.unread(&path_of(image.path()), error);
         self.file.read_exact_at(&mut packed, begin).map_err(unread)?;
-        let mut content = vec![0; image.block_bytes() as usize];
-        let mut zstd = Decompressor::new();
-        for index in range {
-            let own = (self.places[index] - begin) as usize..(self.places[index + 1] - begin) as usize;
-            let touch = self.touches[index];
-            let unpacked = image.unpack_copy(touch.block, &packed[own], &mut content, &mut zstd);
-            unpacked.inspect_err(|_| self.file.forget(self.places[index]..self.places[index + 1]))?;
-            each(touch, &content);
-        }
-        Ok(())
+        let content = vec![0; image.block_bytes() as usize];
+        Ok(SetPart { set: self, image, begin, packed, content, zstd: Decompressor::new() })
+    }
+}
+
+/// The packed bytes of some touches in a row.
+pub struct SetPart<'a> {
+    set: &'a WorkingSet,
+    image: &'a Image,
+    begin: u64,
+    packed: Vec<u8>,
+    content: Vec<u8>,
+    zstd: Decompressor,
+}
+
+impl SetPart<'_> {
+    /// The content of the block of a touch, checked by the image.
+    ///
+    /// # Errors
+    /// If it is damaged.
+    ///
+    /// # Panics
+    /// If the touch is not of this part.
+    pub fn unpack(&mut self, index: usize) -> Result<&[u8], ImageError> {
+        let Self { set, image, begin, packed, content, zstd } = self;
+        let place = set.places[index]..set.places[index + 1];
+        let own = (place.start - *begin) as usize..(place.end - *begin) as usize;
+        let unpacked = image.unpack_copy(set.touches[index].block, &packed[own], content, zstd);
+        unpacked.inspect_err(|_| set.file.forget(place))?;
+        Ok(content)
     }
 }

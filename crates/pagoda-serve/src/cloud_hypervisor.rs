@@ -89,11 +89,11 @@ pub enum Failure {
 
 /// A slot of the VM's memory, as its configuration names it.
 #[derive(Clone, Debug, Deserialize)]
-struct Mapping {
+pub(crate) struct Mapping {
     slot: u32,
-    gpa: u64,
-    size: u64,
-    file_offset: u64,
+    pub(crate) gpa: u64,
+    pub(crate) size: u64,
+    pub(crate) file_offset: u64,
 }
 
 #[derive(Deserialize)]
@@ -107,7 +107,7 @@ struct MemoryData {
 }
 
 /// The slots of a configuration, none of which overlaps another.
-fn mappings_of(config: &[u8]) -> Result<Vec<Mapping>, Failure> {
+pub(crate) fn mappings_of(config: &[u8]) -> Result<Vec<Mapping>, Failure> {
     let config: Config =
         serde_json::from_slice(config).map_err(|error| Failure::Config(error.to_string()))?;
     let mut mappings = config.memory_manager_data.guest_ram_mappings;

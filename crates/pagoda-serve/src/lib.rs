@@ -31,6 +31,8 @@
 mod channel;
 pub mod cloud_hypervisor;
 pub mod firecracker;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod guest;
 pub mod handler;
 mod record;

@@ -155,6 +155,11 @@ fn two_restores_share_an_image_and_do_not_disturb_each_other() {
     for (region, expected) in regions.iter().zip(&expected) {
         assert_is(region, expected);
     }
+    // One descriptor, and so one index and one page cache.
+    let link = path.canonicalize().expect("there");
+    let descriptors = fs::read_dir("/proc/self/fd").expect("listed").flatten();
+    let of_image = descriptors.filter(|fd| fs::read_link(fd.path()).is_ok_and(|to| to == link));
+    assert_eq!(of_image.count(), 1);
     drop(regions.pop());
     assert_is(&restored(&manager, &path), &memory);
     assert_is(&regions[1], &expected[1]);
@@ -304,6 +309,32 @@ fn a_working_set_is_recorded_and_read_ahead() {
     assert_is(&region, &memory);
     let plain = manager.region(Bytes::mib(1)).create().expect("a region");
     assert!(matches!(plain.record_working_set(), Err(RestoreError::NotRestored)));
+}
+
+/// The set is checked block by block: one that is damaged in the middle ends the prefetch there,
+/// and holds no page back.
+#[test]
+fn a_damaged_working_set_is_as_if_it_ended_there() {
+    let (_directory, path) = scratch();
+    let memory = memory(2048, 9);
+    for base in BasePage::ALL {
+        packed(&memory, &path, Codec::Lz4, 16384);
+        let Some(manager) = manager(Bytes::mib(64), Some(base)) else { return };
+        let region = restored(&manager, &path);
+        assert_is(&region, &memory);
+        region.record_working_set().expect("recorded");
+        region.close();
+        let set = path.with_file_name("memory.pim.ws");
+        let mut bytes = fs::read(&set).expect("a set");
+        let middle = bytes.len() / 2;
+        bytes[middle..].iter_mut().step_by(5000).for_each(|byte| *byte ^= 1);
+        fs::write(&set, bytes).expect("written");
+        let region = restored(&manager, &path);
+        region.wait_for_prefetch();
+        let resident = region.usage().resident;
+        assert!(resident > Bytes::ZERO && resident < Bytes::mib(8), "{base:?}: {resident}");
+        assert_is(&region, &memory);
+    }
 }
 
 /// Writes and discards while the working set arrives: nothing of the image comes over them.

@@ -12,7 +12,9 @@ use images::manager;
 use pagoda::{Access, BasePage, Bytes, Region};
 use pagoda_image::{Codec, Image, Key, PackOptions};
 use pagoda_linux::testing::area::{Advice, Area};
+use pagoda_linux::testing::directory::names;
 use pagoda_linux::testing::foreign::Foreign;
+use pagoda_linux::testing::length::is_long;
 use pagoda_linux::testing::sandbox::{Denial, deny_calls};
 use support::scratch;
 
@@ -368,23 +370,42 @@ fn a_restored_region_is_saved() {
     assert!(back == memory);
 }
 
-/// Writers that stop when they are asked: each has written the same number to all its pages.
+/// A writer that stops when it is asked: by then it has written the same number to all pages, or to
+/// those before the last one.
 #[test]
 fn a_running_owner_is_saved_at_one_instant() {
-    const PAGES: usize = 1024;
+    // Pages of 4 KiB that are written, and how far apart: dense, sparse, and beyond the budget.
+    const LAYOUTS: [(usize, usize); 3] = [(1024, 4096), (1024, 8192), (9216, 4096)];
+    let bases = BasePage::ALL.map(Some).into_iter().chain([None]);
+    for (round, base) in bases.enumerate() {
+        for (number, codec) in [Codec::Lz4, Codec::Zstd, Codec::None].into_iter().enumerate() {
+            for (pages, stride) in LAYOUTS {
+                // It takes seconds.
+                if pages == LAYOUTS[2].0 && round % 3 != number && !is_long() {
+                    continue;
+                }
+                let Some(manager) = manager(Bytes::mib(32), base) else { return };
+                let len = Bytes::new((pages * stride) as u64);
+                let region = manager.region(len).create().expect("a region");
+                eprintln!("{base:?}, {codec}, {pages} pages");
+                save_with_a_writer(&region, &PackOptions { codec, ..options() }, pages, stride);
+            }
+        }
+    }
+}
+
+/// Saves it four times, the later two each after the one before.
+fn save_with_a_writer(region: &Region, options: &PackOptions, pages: usize, stride: usize) {
     let (_directory, path) = scratch();
-    let Some(manager) = manager(Bytes::mib(32), None) else { return };
-    let region = manager.region(Bytes::mib(8)).create().expect("a region");
     let (quits, asks) = (AtomicBool::new(false), AtomicBool::new(false));
     let (stopped, changed) = (Mutex::new(false), Condvar::new());
     let written = AtomicU64::new(0);
     std::thread::scope(|threads| {
-        let region = &region;
         threads.spawn(|| {
             let mut number = 1u64;
             while !quits.load(Ordering::Acquire) {
-                for page in 0..PAGES {
-                    region.write_words(page * 8192 % (8 << 20), &number.to_le_bytes()).expect("written");
+                for page in 0..pages {
+                    region.write_words(page * stride, &number.to_le_bytes()).expect("written");
                     if asks.load(Ordering::Acquire) {
                         written.store(number << 32 | page as u64, Ordering::Release);
                         let mut is = stopped.lock().expect("whole");
@@ -398,10 +419,9 @@ fn a_running_owner_is_saved_at_one_instant() {
                 number += 1;
             }
         });
-        // The later ones each go on after the one before.
         let mut last = None;
-        for round in 0..12 {
-            region.track_saves(round >= 4);
+        for round in 0..4 {
+            region.track_saves(round >= 1);
             let stop = || {
                 asks.store(true, Ordering::Release);
                 let mut is = stopped.lock().expect("whole");
@@ -415,17 +435,58 @@ fn a_running_owner_is_saved_at_one_instant() {
                 changed.notify_all();
             };
             let path = path.with_file_name(format!("running{round}.pim"));
-            let with_base = PackOptions { base: last.take(), ..options() };
-            region.snapshot(&path, with_base, stop, go_on).expect("saved");
+            let with_base = PackOptions { base: last.take(), ..options.clone() };
+            let saved = region.snapshot(&path, with_base, stop, go_on);
+            quits.store(saved.is_err() || round == 3, Ordering::Release);
+            saved.expect("saved");
             last = Some(opened(&path));
             let at = written.load(Ordering::Acquire);
             let (number, last) = (at >> 32, at as u32 as usize);
             let memory = content(&path);
-            for page in 0..PAGES {
-                let found = u64::from_le_bytes(*memory[page * 8192..].first_chunk().expect("8 bytes"));
+            for page in 0..pages {
+                let found = u64::from_le_bytes(*memory[page * stride..].first_chunk().expect("8 bytes"));
                 assert_eq!(found, if page <= last { number } else { number - 1 }, "page {page} of {last}");
             }
         }
-        quits.store(true, Ordering::Release);
     });
+}
+
+/// When a process is to be killed in its save: `PATH MOMENT`.
+const SAVER: &str = "PAGODA_TEST_SAVER";
+
+/// Not a test of its own: the process that is killed.
+#[test]
+fn saving_process() {
+    let Ok(words) = std::env::var(SAVER) else { return };
+    let (path, moment) = words.split_once(' ').expect("two words");
+    let manager = manager(Bytes::mib(32), None).expect("as in the parent");
+    let mut region = manager.region(Bytes::mib(8)).create().expect("a region");
+    let die_at = |now: &str| {
+        if now == moment {
+            let own = rustix::process::getpid();
+            rustix::process::kill_process(own, rustix::process::Signal::KILL).expect("it is this one");
+        }
+    };
+    region.write_at(0, &vec![2; 8 << 20]).expect("written");
+    region.snapshot(path, options(), || die_at("stop"), || die_at("go_on")).expect("saved");
+}
+
+#[test]
+fn a_save_that_is_killed_leaves_the_old_image() {
+    let (directory, path) = scratch();
+    let Some(manager) = manager(Bytes::mib(32), None) else { return };
+    let mut region = manager.region(Bytes::mib(8)).create().expect("a region");
+    region.write_at(0, &vec![1; 8 << 20]).expect("written");
+    region.snapshot(&path, options(), || {}, || {}).expect("saved");
+    for (moment, byte) in [("stop", 1), ("go_on", 1), ("never", 2)] {
+        let mut command = std::process::Command::new(std::env::current_exe().expect("this"));
+        command.args(["--exact", "saving_process"]).env(SAVER, format!("{} {moment}", path.display()));
+        command.stdout(std::process::Stdio::null());
+        let status = command.status().expect("it starts");
+        assert_eq!(status.success(), byte == 2, "{moment}: {status}");
+        assert!(content(&path) == vec![byte; 8 << 20], "{moment}");
+        let mut left = names(directory.path());
+        left.retain(|name| !name.ends_with(".unfinished"));
+        assert_eq!(left, ["memory.pim"], "{moment}");
+    }
 }

@@ -1,12 +1,13 @@
 //! Every byte is the image's, or zero where the guest has discarded it.
 
+use std::os::fd::AsFd;
 use std::thread;
 
 use pagoda_linux::testing::mapping::PAGE;
 use pagoda_linux::testing::random::Random;
 use rustix::process::Signal;
 
-use crate::peer::{Peer, SIZES, check_page, pages_of};
+use crate::peer::{Peer, SIZES, check_page, entrusted, pages_of, region, send_to};
 use crate::server::Server;
 
 #[test]
@@ -26,6 +27,26 @@ fn every_byte_comes_in_each_form_of_the_protocol() {
         let stats =
             server.stats_when("both have ended", |stats| stats["total"]["memory_bytes"] == 1999 * 4096);
         assert_eq!(stats["total"]["refused_bytes"], 0);
+    }
+}
+
+/// Firecracker may send another descriptor beside its userfaultfd, before or after it.
+#[test]
+fn the_userfaultfd_is_found_among_two_descriptors() {
+    if crate::skips("serving pages") {
+        return;
+    }
+    let server = Server::start(64, &[]);
+    let other = std::fs::File::open("/dev/null").expect("there");
+    for is_first in [true, false] {
+        let (uffd, memory) = entrusted(8);
+        let message = format!("[{}]", region(memory.range().start(), 8, 16, SIZES[1]));
+        let mut descriptors = [other.as_fd(), uffd.as_fd()];
+        if is_first {
+            descriptors.swap(0, 1);
+        }
+        let _line = send_to(&server.socket(), message.as_bytes(), &descriptors);
+        (0..8).for_each(|page| check_page(&memory, page, 16 + page, false));
     }
 }
 
@@ -146,9 +167,14 @@ fn a_working_set_is_recorded_and_comes_first_for_the_next_guest() {
     drop(peer);
     server.stats_when("it has ended", |stats| stats["connections"] == 1 && stats["vms_now"] == 0);
     let text = std::fs::read_to_string(server.directory.path().join("mem.ws")).expect("recorded");
-    let order: Vec<usize> =
-        text.lines().map(|line| line.parse::<usize>().expect("an offset") / PAGE).collect();
-    assert_eq!(order, touched);
+    let lines: Vec<(usize, u32)> = text
+        .lines()
+        .map(|line| {
+            let (offset, at_us) = line.split_once(' ').expect("an offset and a time");
+            (offset.parse::<usize>().expect("an offset") / PAGE, at_us.parse().expect("a time"))
+        })
+        .collect();
+    assert!(lines.iter().map(|line| line.0).eq(touched) && lines.is_sorted_by_key(|line| line.1), "{text}");
     let peer = Peer::restore(&server.socket(), 1000, 1, SIZES[1]);
     // The handler read the set when it started, so that a new one knows it.
     rustix::process::kill_process(server.handler(), Signal::KILL).expect("it runs");

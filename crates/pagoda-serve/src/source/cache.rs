@@ -11,6 +11,7 @@ use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
 use crate::source::{Source, SourceError};
+use crate::working_set::Touch;
 
 /// A source behind a cache of its blocks, for all guests together.
 pub struct Cached<S> {
@@ -102,7 +103,7 @@ impl<S: Source> Source for Cached<S> {
         self.source.working_set()
     }
 
-    fn keep_working_set(&self, touches: &[u64]) -> Result<(), SourceError> {
+    fn keep_working_set(&self, touches: &[Touch]) -> Result<(), SourceError> {
         self.source.keep_working_set(touches)
     }
 }
@@ -143,7 +144,7 @@ mod tests {
         fn working_set(&self) -> Vec<Range<u64>> {
             Vec::new()
         }
-        fn keep_working_set(&self, _: &[u64]) -> Result<(), SourceError> {
+        fn keep_working_set(&self, _: &[Touch]) -> Result<(), SourceError> {
             Ok(())
         }
     }

@@ -9,6 +9,7 @@ use std::path::Path;
 use pagoda_image::{Content, Image, ImageError, Key, Touch, WorkingSet};
 
 use crate::source::{Source, SourceError};
+use crate::working_set;
 
 /// Packed bytes of the working set that are read at once: from a file, and by requests that run at
 /// the same time.
@@ -95,10 +96,11 @@ impl Source for ImageSource {
         self.set.iter().flat_map(|set| set.touches().iter().map(part)).collect()
     }
 
-    fn keep_working_set(&self, touches: &[u64]) -> Result<(), SourceError> {
+    fn keep_working_set(&self, touches: &[working_set::Touch]) -> Result<(), SourceError> {
         let mut seen = HashSet::new();
-        let blocks = touches.iter().map(|offset| self.block_of(*offset)).filter(|block| seen.insert(*block));
-        let touches: Vec<Touch> = blocks.map(|block| Touch { block, at_us: 0 }).collect();
+        let touches = touches.iter().map(|touch| (self.block_of(touch.offset), touch.at_us));
+        let touches = touches.filter(|(block, _)| seen.insert(*block));
+        let touches: Vec<Touch> = touches.map(|(block, at_us)| Touch { block, at_us }).collect();
         WorkingSet::record(&self.image, &touches).map_err(|error| SourceError(error.to_string()))
     }
 }

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 use pagoda_core::page::OS_PAGE;
 
-use crate::working_set;
+use crate::working_set::{self, Touch};
 
 /// A memory image. Reads may block.
 pub trait Source: Send + Sync {
@@ -54,11 +54,11 @@ pub trait Source: Send + Sync {
     /// The parts that a guest needs first, in bytes and in order; none if none were recorded.
     fn working_set(&self) -> Vec<Range<u64>>;
 
-    /// Keeps the offsets that a guest has touched first, in order, for those after it.
+    /// Keeps the first touches of a guest, in order, for those after it.
     ///
     /// # Errors
     /// They can't be written.
-    fn keep_working_set(&self, touches: &[u64]) -> Result<(), SourceError>;
+    fn keep_working_set(&self, touches: &[Touch]) -> Result<(), SourceError>;
 }
 
 /// Why a page can't be had, in a user's words.
@@ -140,7 +140,7 @@ impl Source for RawFile {
     fn read_ahead(&self, _: &mut dyn FnMut(u64, &[u8]) -> bool) {}
 
     fn working_set(&self) -> Vec<Range<u64>> {
-        let most = working_set::TOUCHES_MOST as u64 * 21;
+        let most = working_set::TOUCHES_MOST as u64 * 32;
         let mut text = String::new();
         let read =
             File::open(self.set_path(".ws")).and_then(|file| file.take(most).read_to_string(&mut text));
@@ -148,8 +148,9 @@ impl Source for RawFile {
         read.map_or(Vec::new(), |_| working_set::parse(&text, len_bytes, OS_PAGE as u64))
     }
 
-    fn keep_working_set(&self, touches: &[u64]) -> Result<(), SourceError> {
-        let text: String = touches.iter().map(|offset| format!("{offset}\n")).collect();
+    fn keep_working_set(&self, touches: &[Touch]) -> Result<(), SourceError> {
+        let line = |Touch { offset, at_us }: &Touch| format!("{offset} {at_us}\n");
+        let text: String = touches.iter().map(line).collect();
         let (unfinished, path) = (self.set_path(".ws.unfinished"), self.set_path(".ws"));
         fs::write(&unfinished, text).and_then(|()| fs::rename(&unfinished, &path)).map_err(|error| {
             SourceError(format!(
@@ -176,7 +177,8 @@ mod tests {
         assert!(raw.read_at(4096, &mut page).is_err());
         assert!(RawFile::open(directory.path()).is_err());
         assert!(raw.working_set().is_empty());
-        raw.keep_working_set(&[4096, 0]).expect("written");
+        let touches = [4096, 0].map(|offset| Touch { offset, at_us: u32::MAX });
+        raw.keep_working_set(&touches).expect("written");
         assert_eq!(raw.working_set(), [4096..8192, 0..4096]);
     }
 }

@@ -1,9 +1,9 @@
 //! Reading a recorded working set ahead, in the order in which it was touched.
 //!
 //! Threads of its own read it by large pieces and copy each block to its place, where that is still
-//! empty and the image's. They take free memory only. Faults come first: a thread has the gate and
-//! an entry for the time of one copy, and passes over entries that a fault has. It must never put
-//! content over a page that was written or discarded since.
+//! empty and the image's. They take free memory only. Faults come first: a thread has the gate for
+//! the time of one copy, an entry for that of one block, and passes over entries that a fault has.
+//! It must never put content over a page that was written or discarded since.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,14 +11,14 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pagoda_core::page::OS_PAGE;
-use pagoda_core::page_entry::{Backing, Granules};
+use pagoda_core::page_entry::{Backing, Granules, Word};
 use pagoda_image::WorkingSet;
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::process::joinable::JoinableThread;
 
 use crate::engine::Engine;
 use crate::store::{Handle, OpenImage};
-use crate::table::{give, try_take};
+use crate::table::{Entries, give, try_take};
 
 /// Packed bytes of one read.
 const READ_BYTES: u64 = 1 << 20;
@@ -98,6 +98,19 @@ impl Drop for Prefetch {
     }
 }
 
+/// Entries whose busy bits are taken while their block is unpacked: a fault on them waits for it,
+/// which is sooner there than if both unpacked it. Nothing of them is changed.
+struct Claim {
+    entries: Entries,
+    taken: Vec<(usize, Word)>,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.taken.drain(..).for_each(|(index, word)| give(&self.entries[index], word));
+    }
+}
+
 impl Engine {
     fn prefetch_set(&self, shared: &Shared) {
         let Shared { open, set, range, quits, .. } = shared;
@@ -106,18 +119,43 @@ impl Engine {
         while !is_over()
             && let Some(touches) = shared.take()
         {
-            let read = set.read(image, touches, &mut |touch, content| {
-                if !is_over() {
-                    let at = touch.block * content.len() as u64;
-                    self.place_block(open, *range, at, content);
-                    open.touches.note(touch.block);
-                }
-            });
             // Faults on these pages tell of the damage, if there are any.
-            if read.is_err() {
-                return;
+            let Ok(mut part) = set.read_part(image, touches.clone()) else { return };
+            for index in touches {
+                if is_over() {
+                    return;
+                }
+                let block = set.touches()[index].block;
+                let at = block * u64::from(image.block_bytes());
+                open.touches.note(block);
+                let Some(claim) = self.claim_block(open, *range, at) else { continue };
+                let Ok(content) = part.unpack(index) else { return };
+                drop(claim);
+                self.place_block(open, *range, at, content);
             }
         }
+    }
+
+    /// Takes the entries of a block of which something is still to be read. None if there are none:
+    /// faults have it, or had it.
+    fn claim_block(&self, open: &OpenImage, range: PageRange, at: u64) -> Option<Claim> {
+        let at = usize::try_from(at).ok().filter(|at| *at < range.len())?;
+        let block = PageRange::at(range.start() + at, open.source.block_bytes().min(range.len() - at));
+        let table = self.gate_shared();
+        let (span, entry_bytes) = (table.find(block.start())?, table.entry_bytes());
+        let here = span.range().intersection(block)?;
+        let mut claim = Claim { entries: Arc::clone(span.entries()), taken: Vec::new() };
+        for (number, index) in (at / entry_bytes..).zip(span.indices(here, entry_bytes)) {
+            let Some(word) = try_take(span.entry(index)) else { continue };
+            let missing = span.page(index, here, entry_bytes).granules.without(word.resident());
+            let handle = open.handle(number as u32, entry_bytes).map(Handle::to_bits);
+            if !missing.is_empty() && handle.is_some_and(|handle| word.backing() == Backing::Handle(handle)) {
+                claim.taken.push((index, word));
+            } else {
+                give(span.entry(index), word);
+            }
+        }
+        (!claim.taken.is_empty()).then_some(claim)
     }
 
     /// Copies a block of an image to its place, as far as that is empty and the image's.

@@ -70,15 +70,29 @@ impl CopiedPart {
     ) -> Result<(), SnapshotError> {
         let mut none = Parts::default();
         for first in stripes {
-            left.read(*first, &mut self.room, reader, &mut none)?;
-            let (content, zero) = (self.room.content(), self.room.zero());
-            self.stripes.push(CopiedStripe { first: *first, content, zero, at: self.bytes.len() });
-            for run in content.runs() {
-                let run = run.start as usize * OS_PAGE..run.end as usize * OS_PAGE;
-                self.bytes.extend_from_slice(&self.room.bytes()[run]);
-            }
+            let mut room = std::mem::take(&mut self.room);
+            left.read(*first, &mut room, reader, &mut none)?;
+            self.keep(*first, &room);
+            self.room = room;
         }
         Ok(())
+    }
+
+    /// Adds the pages of a stripe that `room` has; stripes come in order.
+    pub(super) fn keep(&mut self, first: u64, room: &Room) {
+        let (content, zero) = (room.content(), room.zero());
+        self.stripes.push(CopiedStripe { first, content, zero, at: self.bytes.len() });
+        for run in content.runs() {
+            let run = run.start as usize * OS_PAGE..run.end as usize * OS_PAGE;
+            self.bytes.extend_from_slice(&room.bytes()[run]);
+        }
+    }
+
+    /// A stripe, in a room of its own.
+    pub(super) fn loaded(&self, stripe: &CopiedStripe) -> Room {
+        let mut room = Room::default();
+        self.load(stripe, &mut room);
+        room
     }
 
     /// Brings a stripe back into `room`.

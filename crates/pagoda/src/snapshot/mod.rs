@@ -4,10 +4,10 @@
 //! and at last, while the owner's writers are stopped, the rest is copied to memory. That is the
 //! one instant of the image; the copies are packed after the writers go on. Swapped-out pages
 //! are read where they are, and nothing is swapped in; a stored page goes into the image as it is
-//! packed (`parts`). The kernel tells which pages were written,
-//! also by writers that did not stop: then there is no image. It can't tell of a page that was
-//! written and then evicted: such a page is compared with its copy. This module must never publish
-//! an image whose pages are of two instants.
+//! packed (`parts`). The kernel tells which pages were written, also by writers that did not stop:
+//! they are copied again, and if that does not end there is no image. It can't tell of a page that
+//! was written and then evicted: such a page is compared with its copy. This module must never
+//! publish an image whose pages are of two instants.
 
 mod copied;
 mod parts;
@@ -37,6 +37,9 @@ const ROUNDS_MOST: u32 = 6;
 /// Pages left below which the owner is stopped: 4 MiB.
 const LEFT_PAGES: u64 = 1024;
 
+/// How often pages are copied in the pause at most: each time only those that have changed since.
+const COPIES_MOST: usize = 32;
+
 /// Why a region could not be saved.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -50,9 +53,9 @@ pub enum SnapshotError {
     /// A page can't be read, or be asked whether it was written.
     #[error("could not read the region ({0}); look at its store")]
     Read(#[source] std::io::Error),
-    /// It was written between the stop of its writers and the moment when they might go on.
+    /// It went on being written, or used, after the stop of its writers.
     #[error(
-        "the region was written, or pages were swapped in, after its writers had been stopped; stop all threads that use it"
+        "the region went on being written, or pages were swapped in, after its writers had been stopped; stop all threads that use it"
     )]
     NotStopped,
 }
@@ -107,7 +110,8 @@ impl Managed {
     ///
     /// `stop` is called once. When it has returned no thread writes to the region, until `go_on` is
     /// called: that is the instant of the image. In between the pages that were written last are
-    /// copied, [`Saved::pause`] tells how long that took. No thread may read swapped-out pages
+    /// copied, [`Saved::pause`] tells how long that took. Pages that change all the same are copied
+    /// again; if that does not end there is no image. No thread should read swapped-out pages
     /// meanwhile, either: to the kernel a page that is swapped in is a written one. `go_on` is
     /// called in any case once `stop` was.
     ///
@@ -139,20 +143,21 @@ impl Managed {
             saving.pack_left()?;
             rounds += 1;
         }
-        let mut copied = Copied::new(saving.left.pages);
+        let mut copies = vec![Copied::new(saving.left.pages)];
         stop();
         let begin = Instant::now();
-        let save = || saving.copy_left(&mut copied).and_then(|()| saving.check(&copied));
+        let save = || saving.copy_all(&mut copies, &mut || {});
         let outcome = catch_unwind(AssertUnwindSafe(save));
         let pause = begin.elapsed();
         go_on();
         outcome.unwrap_or_else(|panicked| resume_unwind(panicked))?;
-        saving.pack_copied(&copied)?;
+        saving.pack_copied(&copies)?;
         let image = saving.finish()?;
         if self.tracks_saves() {
             source.keep_tracking(self, image.root);
         }
-        Ok(Saved { image, pause, pages_in_pause: copied.pages, rounds })
+        let pages_in_pause = copies.iter().map(|copied| copied.pages).sum();
+        Ok(Saved { image, pause, pages_in_pause, rounds })
     }
 }
 
@@ -265,7 +270,28 @@ impl<'a> Saving<'a> {
         Ok(())
     }
 
-    /// Copies the remaining pages to memory, with the writers stopped.
+    /// Copies the remaining pages to memory, with the writers stopped, and again those that have
+    /// changed since they were copied, until there are none: the instant of the image is that
+    /// moment. A page that is evicted right before it is read is swapped in, and to the kernel that
+    /// is a write; so are pages that a handler still reads ahead. `meanwhile` is called before each
+    /// look.
+    fn copy_all(
+        &mut self,
+        copies: &mut Vec<Copied>,
+        meanwhile: &mut dyn FnMut(),
+    ) -> Result<(), SnapshotError> {
+        for _ in 0..COPIES_MOST {
+            self.copy_left(copies.last_mut().expect("the caller has made one"))?;
+            meanwhile();
+            if self.is_unchanged(copies)? {
+                return Ok(());
+            }
+            copies.push(Copied::new(0));
+        }
+        Err(SnapshotError::NotStopped)
+    }
+
+    /// Copies the remaining pages to memory.
     fn copy_left(&mut self, copied: &mut Copied) -> Result<(), SnapshotError> {
         self.collect()?;
         let stripes = self.left.in_stripes();
@@ -278,9 +304,9 @@ impl<'a> Saving<'a> {
         copied.and(others_copied)
     }
 
-    fn pack_copied(&mut self, copied: &Copied) -> Result<(), SnapshotError> {
+    fn pack_copied(&mut self, copies: &[Copied]) -> Result<(), SnapshotError> {
         let mut room = std::mem::take(&mut self.room);
-        for part in &copied.parts {
+        for part in copies.iter().flat_map(|copied| &copied.parts) {
             for stripe in &part.stripes {
                 part.load(stripe, &mut room);
                 self.put(stripe.first, &room)?;
@@ -289,36 +315,40 @@ impl<'a> Saving<'a> {
         Ok(())
     }
 
-    /// Makes sure that no page has changed since `copied` was made. The pages that are left then
-    /// were evicted meanwhile, or can't be marked as read: they are compared.
-    fn check(&mut self, copied: &Copied) -> Result<(), SnapshotError> {
+    /// Whether no page has changed since the last of `copies` was made. The pages that are left
+    /// then were evicted meanwhile, or can't be marked as read: they are compared. Those that have
+    /// changed are one more copy: a swapped-out page that was read is not given a second time.
+    fn is_unchanged(&mut self, copies: &mut Vec<Copied>) -> Result<bool, SnapshotError> {
         if self.look()? > 0 {
-            return Err(SnapshotError::NotStopped);
+            return Ok(false);
         }
         let mut room = std::mem::take(&mut self.room);
+        let mut changed = Copied::new(0);
         for first in self.left.in_stripes() {
             self.left.read(first, &mut room, &mut *self.readers[0], &mut self.parts)?;
-            if !self.is_saved(first, &room, copied)? {
-                return Err(SnapshotError::NotStopped);
+            if !self.is_saved(first, &room, copies)? {
+                changed.parts[0].keep(first, &room);
             }
         }
         self.room = room;
-        Ok(())
+        let is_unchanged = changed.parts[0].stripes.is_empty();
+        if !is_unchanged {
+            copies.push(changed);
+        }
+        Ok(is_unchanged)
     }
 
-    /// Whether the pages of a stripe that `room` has are those that were copied or packed.
-    fn is_saved(&mut self, first: u64, room: &Room, copied: &Copied) -> Result<bool, SnapshotError> {
-        let own = copied.find(first).map(|(part, stripe)| {
-            let mut own = Room::default();
-            part.load(stripe, &mut own);
-            own
-        });
+    /// Whether the pages of a stripe that `room` has are those that were copied or packed last.
+    fn is_saved(&mut self, first: u64, room: &Room, copies: &[Copied]) -> Result<bool, SnapshotError> {
+        let found = copies.iter().rev().filter_map(|copied| copied.find(first));
+        let found: Vec<Room> = found.map(|(part, stripe)| part.loaded(stripe)).collect();
         let block_pages = (self.block.len() / OS_PAGE) as u64;
         for page in room.content().runs().flatten() {
             let bytes = |room: &Room| room.bytes()[page as usize * OS_PAGE..][..OS_PAGE].to_vec();
-            let saved = match &own {
+            let own = found.iter().find(|own| own.content().has(page) || own.zero().has(page));
+            let saved = match own {
                 Some(own) if own.content().has(page) => bytes(own),
-                Some(own) if own.zero().has(page) => vec![0; OS_PAGE],
+                Some(_) => vec![0; OS_PAGE],
                 _ => {
                     let (block, within) =
                         ((first + u64::from(page)) / block_pages, u64::from(page) % block_pages);
