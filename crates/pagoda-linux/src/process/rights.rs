@@ -98,6 +98,20 @@ const PR_GET_DUMPABLE: usize = 3;
 const PR_SET_KEEPCAPS: usize = 8;
 const PR_SET_DUMPABLE: usize = 4;
 
+/// Raw threads that are made and have not begun yet. They have the rights of their maker, and no
+/// place among [`THREADS`].
+static BEGINNING: AtomicU32 = AtomicU32::new(0);
+
+/// A raw thread is about to be made by the calling thread. A change of rights waits for it.
+pub(crate) fn thread_is_made() {
+    BEGINNING.fetch_add(1, Ordering::SeqCst);
+}
+
+/// It begins in its place, or could not be made.
+pub(crate) fn thread_was_made() {
+    BEGINNING.fetch_sub(1, Ordering::SeqCst);
+}
+
 /// The calling raw thread begins.
 pub(crate) fn thread_begins() {
     let own = current_id();
@@ -108,6 +122,9 @@ pub(crate) fn thread_begins() {
     if !THREADS.iter().any(|place| take(&place)) {
         exit_process(125);
     }
+    thread_was_made();
+    // Of a change before it had its place.
+    follow();
 }
 
 /// The calling raw thread ends.
@@ -132,6 +149,7 @@ pub fn forget_threads() {
             thread.store(0, Ordering::Relaxed);
         }
     }
+    BEGINNING.store(0, Ordering::SeqCst);
     CHANGES.store(0, Ordering::SeqCst);
     WRITING.store(0, Ordering::SeqCst);
     KEPT_RIGHTS.store(0, Ordering::Relaxed);
@@ -209,10 +227,13 @@ pub fn follow_program(rights: Rights) {
     let own = current_id();
     let until = now_ns() + FOLLOW_NS;
     let all_follow = || {
-        THREADS.iter().all(|(thread, followed)| {
-            let id = thread.load(Ordering::SeqCst);
-            id == 0 || id == own || followed.load(Ordering::SeqCst) >= change
-        })
+        // Before the places: a thread takes one first.
+        let have_begun = BEGINNING.load(Ordering::SeqCst) == 0;
+        have_begun
+            && THREADS.iter().all(|(thread, followed)| {
+                let id = thread.load(Ordering::SeqCst);
+                id == 0 || id == own || followed.load(Ordering::SeqCst) >= change
+            })
     };
     while !all_follow() {
         if now_ns() >= until {
@@ -461,6 +482,17 @@ mod tests {
         let mut reader = RightsReader::new().expect("proc");
         assert_eq!(reader.read().map(|(rights, _)| rights), of_this_thread().ok());
         assert_eq!(reader.look(), None, "they are this thread's");
+    }
+
+    #[test]
+    fn a_change_waits_for_a_thread_that_has_not_begun() {
+        let rights = of_this_thread().expect("asked");
+        thread_is_made();
+        let change = std::thread::spawn(move || follow_program(rights));
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        assert!(!change.is_finished(), "it has the rights of before");
+        thread_was_made();
+        change.join().expect("it ends");
     }
 
     #[test]

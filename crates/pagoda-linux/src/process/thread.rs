@@ -79,6 +79,7 @@ pub fn spawn_raw(name: &'static std::ffi::CStr, body: Body) -> io::Result<()> {
         | raw::CLONE_SETTLS
         | raw::CLONE_FILES;
     let before = block_all_signals();
+    rights::thread_is_made();
     let result: isize;
     // SAFETY: the child runs on its own fresh stack, whose top two words are the function and its
     // argument; it never returns into this frame (`run` ends in an exit of the thread). The parent
@@ -106,6 +107,7 @@ pub fn spawn_raw(name: &'static std::ffi::CStr, body: Body) -> io::Result<()> {
     }
     restore_signals(before);
     if result < 0 {
+        rights::thread_was_made();
         // SAFETY: the child does not exist, so the box is still ours alone.
         drop(unsafe { Box::from_raw(start) });
         return Err(io::Error::from_raw_os_error(-result as i32));
