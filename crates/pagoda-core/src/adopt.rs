@@ -71,10 +71,11 @@ pub struct MappingFacts {
 }
 
 impl MappingFacts {
-    /// Whether the program can fill more than `room` in it.
+    /// Whether the program can fill more than `room` in it. A stack is as long as it is filled.
     #[must_use]
     pub fn exceeds(&self, room: Bytes) -> bool {
-        self.populated.is_some_and(|populated| self.length > room.saturating_add(populated))
+        let populated = self.populated.unwrap_or(self.length);
+        !self.main_stack && self.length > room.saturating_add(populated)
     }
 }
 

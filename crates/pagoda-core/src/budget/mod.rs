@@ -117,12 +117,14 @@ pub fn keeps_huge(free: Bytes, marks: &Watermarks) -> bool {
     free >= marks.high.saturating_add(FOLLOW_LEAST).saturating_add(HUGE_LEAST)
 }
 
-/// The empty memory from which on a mapping is adopted before it is filled, with `free` bytes free.
-/// The program could fill it whole while the watcher waits for a processor. While the kernel may
-/// give huge pages there is time to see it, and they are worth more.
+/// The empty memory from which on a mapping is adopted before it is filled, with `free` bytes free,
+/// where memory is only followed. The program could fill it whole while the watcher waits for a
+/// processor. While the kernel may give huge pages there is time to see it, and they are worth more.
+/// Where memory is not followed all of it is adopted as it is filled.
 #[must_use]
-pub fn outrun_from(free: Bytes, marks: &Watermarks) -> Bytes {
-    if keeps_huge(free, marks) { Bytes::new(u64::MAX) } else { free }
+pub fn outrun_from(free: Bytes, marks: &Watermarks, follows: bool) -> Bytes {
+    let least = marks.high.saturating_add(FOLLOW_LEAST);
+    if follows && !keeps_huge(free, marks) { free.max(least) } else { Bytes::new(u64::MAX) }
 }
 
 /// Whether the handler of a random-access fault reclaims first, to make up for the memory that it
@@ -212,6 +214,17 @@ mod tests {
         let less = least.saturating_sub(Bytes::new(1));
         assert!(keeps_huge(least, &marks) && !keeps_huge(less, &marks));
         assert!(follows(less, &marks, true));
+    }
+
+    #[test]
+    fn empty_memory_counts_only_while_memory_is_followed_and_room_is_little() {
+        let marks = Watermarks::of_share(Bytes::mib(64), BasePage::K64, 2);
+        let all = Bytes::new(u64::MAX);
+        assert_eq!(outrun_from(Bytes::mib(40), &marks, true), Bytes::mib(40));
+        assert_eq!(outrun_from(Bytes::mib(40), &marks, false), all);
+        assert_eq!(outrun_from(Bytes::gib(1), &marks, true), all);
+        // Memory that is followed leaves more than this; a count may be newer.
+        assert!(outrun_from(Bytes::ZERO, &marks, true) >= FOLLOW_LEAST);
     }
 
     #[test]

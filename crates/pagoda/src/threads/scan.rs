@@ -181,9 +181,9 @@ impl Engine {
             }
         }
         let (marks, executable) = (self.marks(), self.space.moves_executable());
-        let room = budget::outrun_from(self.free(), &marks);
-        let situation = Situation { pressure, budget: marks.budget(), room, base: self.base, executable };
         let follows = self.follows.load(Ordering::Relaxed);
+        let room = budget::outrun_from(self.free(), &marks, follows);
+        let situation = Situation { pressure, budget: marks.budget(), room, base: self.base, executable };
         let facts = |part: PageRange, populated: u64| MappingFacts {
             length: Bytes::new(part.len() as u64),
             populated: Some(Bytes::new(populated)),
