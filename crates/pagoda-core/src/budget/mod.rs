@@ -119,8 +119,8 @@ pub fn keeps_huge(free: Bytes, marks: &Watermarks) -> bool {
 
 /// The empty memory from which on a mapping is adopted before it is filled, with `free` bytes free,
 /// where memory is only followed. The program could fill it whole while the watcher waits for a
-/// processor. While the kernel may give huge pages there is time to see it, and they are worth more.
-/// Where memory is not followed all of it is adopted as it is filled.
+/// processor. While the kernel may give huge pages there is time to see it, and they are worth
+/// more. Where memory is not followed all of it is adopted as it is filled.
 #[must_use]
 pub fn outrun_from(free: Bytes, marks: &Watermarks, follows: bool) -> Bytes {
     let least = marks.high.saturating_add(FOLLOW_LEAST);
