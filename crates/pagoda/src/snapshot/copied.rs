@@ -53,6 +53,15 @@ impl Copied {
     }
 }
 
+/// Adds the pages of a stripe that `room` has.
+fn keep_in(stripes: &mut Vec<CopiedStripe>, bytes: &mut Vec<u8>, first: u64, room: &Room) {
+    let (content, zero) = (room.content(), room.zero());
+    stripes.push(CopiedStripe { first, content, zero, at: bytes.len() });
+    for run in content.runs() {
+        bytes.extend_from_slice(&room.bytes()[run.start as usize * OS_PAGE..run.end as usize * OS_PAGE]);
+    }
+}
+
 impl CopiedPart {
     fn new(pages: usize) -> Self {
         // Written once: in the pause a first touch would take longer than the copy.
@@ -69,23 +78,17 @@ impl CopiedPart {
         reader: &mut dyn LiveReader,
     ) -> Result<(), SnapshotError> {
         let mut none = Parts::default();
+        let Self { stripes: copied, bytes, room } = self;
         for first in stripes {
-            let mut room = std::mem::take(&mut self.room);
-            left.read(*first, &mut room, reader, &mut none)?;
-            self.keep(*first, &room);
-            self.room = room;
+            left.read(*first, room, reader, &mut none)?;
+            keep_in(copied, bytes, *first, room);
         }
         Ok(())
     }
 
     /// Adds the pages of a stripe that `room` has; stripes come in order.
     pub(super) fn keep(&mut self, first: u64, room: &Room) {
-        let (content, zero) = (room.content(), room.zero());
-        self.stripes.push(CopiedStripe { first, content, zero, at: self.bytes.len() });
-        for run in content.runs() {
-            let run = run.start as usize * OS_PAGE..run.end as usize * OS_PAGE;
-            self.bytes.extend_from_slice(&room.bytes()[run]);
-        }
+        keep_in(&mut self.stripes, &mut self.bytes, first, room);
     }
 
     /// A stripe, in a room of its own.
