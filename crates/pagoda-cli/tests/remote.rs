@@ -319,17 +319,15 @@ fn a_password_from_a_file_opens_the_server_to_its_user_and_is_in_no_arguments_an
     // It was read before the program began.
     let said = wait_for(&mut child, "filled");
     fs::remove_file(&file).expect("it is there");
-    // With patience: the kernel's list of children may leave one out while another ends.
-    until("the arguments of all are seen", || {
-        let arguments = all_below(child.id(), "cmdline");
-        assert!(!arguments.contains("sesame"), "{arguments}");
-        arguments.contains("redis://pager@127.0.0.1") && arguments.contains("filler")
-    });
-    until("the environments of all are seen", || {
-        let environments = all_below(child.id(), "environ");
-        assert!(!environments.contains("sesame"), "{environments}");
-        environments.matches("PAGODA_CONFIG=").count() > 1 && environments.contains("redis://pager@127.0.0.1")
-    });
+    let arguments = all_below(child.id(), "cmdline");
+    let environments = all_below(child.id(), "environ");
+    assert!(arguments.contains("redis://pager@127.0.0.1") && arguments.contains("filler"), "{arguments}");
+    assert!(!arguments.contains("sesame"), "{arguments}");
+    assert!(
+        environments.matches("PAGODA_CONFIG=").count() > 1
+            && environments.contains("redis://pager@127.0.0.1")
+    );
+    assert!(!environments.contains("sesame"), "{environments}");
     std::io::Write::write_all(&mut child.stdin.take().expect("piped"), b"\n").expect("it reads");
     let text = std::io::read_to_string(said).expect("text");
     let output = child.wait_with_output().expect("it ends");

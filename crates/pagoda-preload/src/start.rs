@@ -24,7 +24,7 @@ use pagoda::stats::counters::{Counter, Counters, Status};
 use pagoda::tree::{Member, Tree};
 use pagoda_core::budget::{self, shares};
 use pagoda_core::size::Bytes;
-use pagoda_core::time::poll_interval::watch_interval_of_small_us;
+use pagoda_core::time::poll_interval::{SLEEP_GROWING_US, watch_interval_of_small_us};
 use pagoda_linux::arena::Adoption;
 use pagoda_linux::mem::own_memory::{declare_library_data, forget_what_parents_have};
 use pagoda_linux::mem::reserved;
@@ -51,9 +51,6 @@ use crate::config_text::ConfigText;
 use crate::current::{self, OWN_FAILURE};
 use crate::end;
 use crate::hooks::{core_dump, fork, give_way, limits, mutexes, real, threads};
-
-/// The time between two looks at a process that grows: at 1 GiB/s it takes 2 MiB meanwhile.
-const LOOK_LEAST_US: u32 = 2_000;
 
 /// Growth between two looks below which nothing happens.
 const GROWTH_BYTES: u64 = 64 << 10;
@@ -281,7 +278,7 @@ fn fail(config: &Config, member: &Member, error: StartError) {
 /// other threads, and becomes the engine's watcher.
 fn watch(tree: Tree, start: Start, beside: Option<Beside>) {
     if let Start::WhenGrown = start {
-        sleep_us(LOOK_LEAST_US);
+        sleep_us(SLEEP_GROWING_US);
     }
     beside.into_iter().for_each(Beside::let_go);
     if alone::is_ending() {
@@ -333,7 +330,7 @@ fn watch(tree: Tree, start: Start, beside: Option<Beside>) {
 fn watch_while(count: &mut AnonReader, member: &Member, go_on: impl Fn(Bytes) -> bool) -> Bytes {
     let counters = member.counters();
     let shared = IS_CHILD.load(Ordering::Acquire);
-    let (mut before, mut sleep, mut quiet_us) = (0, LOOK_LEAST_US, 0u32);
+    let (mut before, mut sleep, mut quiet_us) = (0, SLEEP_GROWING_US, 0u32);
     // Without the files the end of the last thread is not seen; the process is watched all the
     // same.
     let mut last_thread = LastThread::new().ok();
@@ -360,7 +357,7 @@ fn watch_while(count: &mut AnonReader, member: &Member, go_on: impl Fn(Bytes) ->
         rights::follow();
         counters.set(Counter::RightsKept, rights::times_kept());
         if anon > before + GROWTH_BYTES {
-            (sleep, quiet_us) = (LOOK_LEAST_US, 0);
+            (sleep, quiet_us) = (SLEEP_GROWING_US, 0);
         } else {
             quiet_us = quiet_us.saturating_add(sleep);
             sleep = watch_interval_of_small_us(member.tree().budget(), sleep, quiet_us);

@@ -1,5 +1,5 @@
-//! Any bytes as what a VMM sends, or as the configuration of its snapshot: for a fuzzer, and for a
-//! test by seeds. Panics on a wrong outcome.
+//! Any bytes as the message of a VMM, or as the configuration of its snapshot: for a fuzzer, and
+//! for a test by seeds. Panics on a wrong outcome.
 
 use crate::cloud_hypervisor::mappings_of;
 use crate::firecracker::Regions;

@@ -54,7 +54,7 @@ const LARGE_MIB: usize = 96;
 /// So much that the process has an engine.
 const FILLED_MIB: usize = 12;
 
-/// From outside: the large mapping is adopted, and what the kernel joins to it.
+/// From outside: the large mapping is adopted. The kernel may have joined the small one to it.
 pub fn could_exceed_the_budget() -> Result<String, String> {
     let ended = begin(&[], &["-m", "64M"], &["large"])?.end()?;
     ended.expect_success()?;

@@ -40,9 +40,9 @@ pub fn span_bytes(memory_bytes: u64) -> u64 {
 
 /// Whether promotion pays, or `None` if too little was seen.
 ///
-/// A read of a whole page and the work of promoting it take three quarters of the time of a read
-/// from the file, which is what a hit saves and a displaced page costs (38 and 60 us on a virtual
-/// disk, and 20 of work).
+/// The unit is the time of a read from the file: a hit saves one, and a miss of a displaced page
+/// costs one. The longer read of a whole page and the work of promoting it are taken for three
+/// quarters of one.
 #[must_use]
 pub fn pays(seen: &Seen) -> Option<bool> {
     (seen.promoted >= LEAST).then(|| 4 * seen.hits >= 4 * seen.displaced + 3 * seen.promoted)

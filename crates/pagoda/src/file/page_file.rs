@@ -31,8 +31,9 @@ use crate::file::refaults::Reads;
 use crate::file::seen::Seen;
 use crate::file::writeback::RUN_PARTS;
 
-/// The digest of an OS page that was overwritten unread: what the file has there is not known, and
-/// the write is later.
+/// The digest of an OS page that was overwritten unread: the file's content is not known, and the
+/// write is later. A page whose own digest is this, one in 2^64, is written back though it is
+/// clean, and a change of it by others goes unseen.
 pub(super) const OVERWRITTEN: u64 = u64::MAX;
 
 /// How I/O on the file failed.

@@ -2,7 +2,7 @@
 //!
 //! The caller's bytes go to a frame, which is staged as the content of the entry: a sequential
 //! writer does not come back, so that moving the frame into the region would only cost a move out.
-//! What the file holds there is not known, so all of it counts as dirty. This module must never
+//! The file's content there is not known, so all of it counts as dirty. This module must never
 //! touch the caller's memory while it has an entry's busy bit.
 
 use std::sync::atomic::Ordering;

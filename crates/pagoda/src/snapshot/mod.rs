@@ -38,6 +38,8 @@ const ROUNDS_MOST: u32 = 6;
 const LEFT_PAGES: u64 = 1024;
 
 /// How often pages are copied in the pause at most: each time only those that have changed since.
+/// So the copies take the memory of the pages that were left, and of those that others write in the
+/// milliseconds of 31 further copies.
 const COPIES_MOST: usize = 32;
 
 /// Why a region could not be saved.

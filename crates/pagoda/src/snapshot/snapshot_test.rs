@@ -17,6 +17,16 @@ fn key() -> Key {
     Key::new([6; 32])
 }
 
+/// A region of words that all differ, with its content.
+fn filled(base: BasePage) -> (Manager, Region, Vec<u8>) {
+    let builder = Manager::builder().budget(Bytes::mib(64)).base_page(base).user_mode_only(true);
+    let manager = builder.build().expect("a manager");
+    let region = manager.region(Bytes::new(LEN as u64)).create().expect("a region");
+    let lines: Vec<u8> = (0..LEN as u64 / 8).flat_map(|word| (word * 7919).to_le_bytes()).collect();
+    region.write_words(0, &lines).expect("written");
+    (manager, region, lines)
+}
+
 /// Whether a save notices that `meanwhile` happens in its pause.
 fn is_noticed(region: &Region, path: &Path, dirty: bool, meanwhile: impl FnOnce()) -> bool {
     let source = RegionSource::begin(region).expect("not sent");
@@ -41,11 +51,7 @@ fn a_write_in_the_pause_is_noticed_also_if_its_page_is_evicted() {
     let directory = tempfile::tempdir_in("/var/tmp").expect("a directory");
     let path = directory.path().join("saved.pim");
     for base in BasePage::ALL {
-        let builder = Manager::builder().budget(Bytes::mib(64)).base_page(base).user_mode_only(true);
-        let manager = builder.build().expect("a manager");
-        let region = manager.region(Bytes::new(LEN as u64)).create().expect("a region");
-        let lines: Vec<u8> = (0..LEN as u64 / 8).flat_map(|word| (word * 7919).to_le_bytes()).collect();
-        region.write_words(0, &lines).expect("written");
+        let (_manager, region, lines) = filled(base);
         region.snapshot(&path, PackOptions::new(key()), || {}, || {}).expect("saved");
         let page_out = || region.page_out(0, LEN).expect("stored");
         let write = |text: &[u8; 8]| region.write_words(AT, text).expect("written");
@@ -79,7 +85,7 @@ fn a_write_in_the_pause_is_noticed_also_if_its_page_is_evicted() {
     }
 }
 
-/// What changes in the pause is copied again: a page that is read, and so swapped in, and a few
+/// Changes in the pause are copied again: a page that is read, and so swapped in, and a few
 /// writes. The image is of the moment after the last.
 #[test]
 fn pages_that_change_in_the_pause_are_copied_again_until_none_does() {
@@ -89,11 +95,7 @@ fn pages_that_change_in_the_pause_are_copied_again_until_none_does() {
     let directory = tempfile::tempdir_in("/var/tmp").expect("a directory");
     let path = directory.path().join("saved.pim");
     for base in BasePage::ALL {
-        let builder = Manager::builder().budget(Bytes::mib(64)).base_page(base).user_mode_only(true);
-        let manager = builder.build().expect("a manager");
-        let region = manager.region(Bytes::new(LEN as u64)).create().expect("a region");
-        let mut lines: Vec<u8> = (0..LEN as u64 / 8).flat_map(|word| (word * 7919).to_le_bytes()).collect();
-        region.write_words(0, &lines).expect("written");
+        let (_manager, region, mut lines) = filled(base);
         let mut stamp = 0;
         for changes in [0, 1, 5, usize::MAX] {
             region.page_out(0, LEN).expect("stored");

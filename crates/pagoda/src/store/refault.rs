@@ -55,7 +55,8 @@ struct Promotions {
 }
 
 impl Promotions {
-    /// Looks at the counts and begins anew, if enough went to the file since the last time.
+    /// Looks at the counts and begins anew, if enough went to the file since the last time. Of two
+    /// threads that look at once each decides by nearly the same counts.
     fn look(&self, now_kib: u32) {
         let last_kib = self.looked_at_kib.load(Ordering::Relaxed);
         let is_due = now_kib.wrapping_sub(last_kib) >= self.span_kib.load(Ordering::Relaxed).max(1);
