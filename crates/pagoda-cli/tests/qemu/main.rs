@@ -66,7 +66,7 @@ fn firmware(bytes: u32, rest: &[u8]) -> Vec<u8> {
     let mut on = vec![0xBB]; // mov ebx, the rest; jmp ebx
     on.extend((FIRMWARE + REST as u32).to_le_bytes());
     on.extend([0xFF, 0xE3]);
-    let (body, _) = fill_and_read(PORT, STEP, &on);
+    let (body, _) = fill_and_read(PORT.into(), STEP, &on);
     code.extend(body);
     put(&mut rom, FLAT, &code);
     put(&mut rom, REST, rest);

@@ -11,6 +11,7 @@ mod peer;
 mod remote;
 mod server;
 mod trouble;
+mod vmms;
 
 /// Whether this machine can't run these tests, which is said.
 fn skips(what: &str) -> bool {

@@ -27,11 +27,15 @@ pub fn content(page: usize) -> Vec<u8> {
 pub fn packed(pages: usize) -> TempDir {
     let directory = tempfile::tempdir().expect("a directory");
     let memory: Vec<u8> = (0..pages).flat_map(content).collect();
-    let image = directory.path().join("mem");
-    let key = pagoda_image::make_key(&image).expect("a key");
-    let options = pagoda_image::PackOptions::new(key);
-    pagoda_image::pack(&memory, &image, options, &mut |_| ControlFlow::Continue(())).expect("packed");
+    pack(memory, &directory.path().join("mem"));
     directory
+}
+
+/// Packs this memory into an image, with a key beside it.
+pub fn pack(memory: Vec<u8>, image: &Path) {
+    let key = pagoda_image::make_key(image).expect("a key");
+    let options = pagoda_image::PackOptions::new(key);
+    pagoda_image::pack(&memory, image, options, &mut |_| ControlFlow::Continue(())).expect("packed");
 }
 
 /// A served image.

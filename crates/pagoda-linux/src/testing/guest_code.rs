@@ -21,12 +21,12 @@ pub fn word_at(address: u32) -> u32 {
 
 /// Code that writes a word each `step` bytes of ESI..EDI, reports [`FILLED`] on `port`, reads them
 /// back, reports [`RIGHT`] or [`WRONG`], and ends with the code `end`, with the report in AL. ESI
-/// and EDI stay as they are. Returns also where in the code reading back begins.
+/// and EDI stay as they are, EDX does not. Returns also where in the code reading back begins.
 ///
 /// A processor runs a few hundred million of its instructions a second, an emulator in a kernel
 /// less than one: give that one large steps.
 #[must_use]
-pub fn fill_and_read(port: u8, step: u32, end: &[u8]) -> (Vec<u8>, usize) {
+pub fn fill_and_read(port: u16, step: u32, end: &[u8]) -> (Vec<u8>, usize) {
     let word = |code: &mut Vec<u8>| {
         code.extend([0x69, 0xC1]); // imul eax, ecx, the factor
         code.extend(FACTOR.to_le_bytes());
@@ -38,7 +38,9 @@ pub fn fill_and_read(port: u8, step: u32, end: &[u8]) -> (Vec<u8>, usize) {
         let back = code.len() + 2 - begin;
         code.extend([0x72, (back as u8).wrapping_neg()]); // jb begin
     };
-    let report = |code: &mut Vec<u8>, byte| code.extend([0xB0, byte, 0xE6, port]); // mov al; out
+    let [low, high] = port.to_le_bytes();
+    // mov dx; mov al; out
+    let report = |code: &mut Vec<u8>, byte| code.extend([0x66, 0xBA, low, high, 0xB0, byte, 0xEE]);
     let mut code = vec![0x89, 0xF1]; // mov ecx, esi
     let begin = code.len();
     word(&mut code);

@@ -57,7 +57,7 @@ impl Guest {
             // closed, or of memory that the caller keeps; no other slot has these numbers.
             unsafe { vm.set_user_memory_region(*region) }?;
         }
-        let (code, reads_from) = fill_and_read(PORT, step, &[0xF4]);
+        let (code, reads_from) = fill_and_read(PORT.into(), step, &[0xF4]);
         memory.write_slice(&code, GuestAddress(CODE)).expect("memory for the code");
         let processor = vm.create_vcpu(0)?;
         let mut system = processor.get_sregs()?;
