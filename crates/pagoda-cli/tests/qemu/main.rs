@@ -1,10 +1,11 @@
 //! A whole virtual machine under `pagoda run`: QEMU with a guest that fills three times the budget
-//! and reads it back, and one that gives memory back by its balloon.
+//! and reads it back, one that gives memory back by its balloon, and one that QEMU saves in a file.
 //!
 //! The guest is a firmware of our own, some hundred bytes of machine code, so that no kernel and no
 //! boot loader is needed. QEMU runs it by TCG, its translator, which needs no KVM.
 
 mod balloon;
+mod saved;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
