@@ -5,12 +5,13 @@
 
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::time::latency::{BUCKETS, percentile};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::record::{Count, KeptRecord};
 
 /// The counts of one guest, or of all.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct GuestStats {
     /// Its number, by order of connection from 1; 0 for all together.
     pub vm: u64,
@@ -131,7 +132,8 @@ impl MaxBy for Option<f64> {
 }
 
 /// Everything that is counted.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Stats {
     /// The image's length in bytes.
     pub image_bytes: u64,

@@ -1,4 +1,4 @@
-//! The metrics of one look at all trees and library managers. Pure.
+//! The metrics of one look at all trees, library managers and servers. Pure.
 //!
 //! Every counter of [`Stats`] is one, by its own name and kind, so that none is forgotten; faults
 //! are one family with a label for their kind, and zones with one for their number. Counts are
@@ -13,6 +13,7 @@ use pagoda_core::size::Bytes;
 use pagoda_core::time::latency;
 
 use super::exposition::{Exposition, Format, Kind, seconds};
+use super::served;
 use crate::top::find::{Look, Tree};
 
 /// The processes of a tree that are told, those that hold most: more make a series a process of a
@@ -55,7 +56,7 @@ impl Labelled<'_> {
 }
 
 /// The text of all metrics.
-pub fn render(look: &Look, format: Format) -> String {
+pub fn render(look: &Look, told: &[served::Told], format: Format) -> String {
     let trees = labelled(look);
     let mut to = Exposition::new(format);
     to.family("pagoda_build", Kind::Info, "The version of the exporter.");
@@ -87,6 +88,7 @@ pub fn render(look: &Look, format: Format) -> String {
     zones(&mut to, &trees);
     processes(&mut to, &trees);
     regions(&mut to, &trees);
+    served::write(&mut to, told);
     to.finish()
 }
 

@@ -44,7 +44,7 @@ fn tree(file: &str, name: &str, regions: Option<RegionsView>) -> Tree {
 
 fn families_of(trees: Vec<Tree>) -> std::collections::BTreeMap<String, Family> {
     let look = Look { at: Instant::now(), trees, rejected: vec!["a file".to_owned()] };
-    let text = render(&look, Format::OpenMetrics);
+    let text = render(&look, &[], Format::OpenMetrics);
     openmetrics::read(&text).unwrap_or_else(|why| panic!("{why}\n{text}"))
 }
 

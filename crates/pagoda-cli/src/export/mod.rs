@@ -1,14 +1,17 @@
-//! `pagoda export`: metrics of managed programs and of library managers, for Prometheus.
+//! `pagoda export`: metrics of managed programs, library managers and servers, for Prometheus.
 //!
-//! It reads the files that `pagoda top` reads, by the same readers, and writes nothing: no process
-//! notices. This module must never ask a process for anything.
+//! It reads the files that `pagoda top` reads, by the same readers, and those that `pagoda serve`
+//! writes, and writes nothing: no process notices. This module must never ask a process for
+//! anything.
 
 mod exposition;
 mod metrics;
+mod served;
 mod server;
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -32,6 +35,9 @@ pub struct ExportArgs {
     /// Serve them here: without an address at 127.0.0.1:9464.
     #[arg(long, value_name = "ADDRESS:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:9464")]
     listen: Option<SocketAddr>,
+    /// Tell of a `pagoda serve`, too, that writes this file by its --stats. May be repeated.
+    #[arg(long, value_name = "FILE")]
+    serve: Vec<PathBuf>,
 }
 
 /// A page that was made so lately is given again: however often it is asked for, the files are
@@ -44,7 +50,7 @@ const INDEX: &str = "pagoda export: the metrics are at /metrics\n";
 pub fn run(args: &ExportArgs) -> Result<ExitCode, ExitError> {
     let finder = Finder::new(std::env::var_os("XDG_RUNTIME_DIR"), None);
     let Some(address) = args.listen else {
-        let text = metrics::render(&finder.look(), Format::OpenMetrics);
+        let text = metrics::render(&finder.look(), &served::read(&args.serve), Format::OpenMetrics);
         // To a closed standard output nothing can be said.
         let _ = std::io::stdout().write_all(text.as_bytes());
         return Ok(ExitCode::SUCCESS);
@@ -54,19 +60,20 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode, ExitError> {
         ExitError::own(format!("could not listen to {address} ({error}); give another --listen ADDRESS:PORT"))
     })?;
     crate::say(format_args!("metrics at http://{address}/metrics"));
-    let mut pages = Pages { finder, kept: [const { None }; 2] };
+    let mut pages = Pages { finder, served: &args.serve, kept: [const { None }; 2] };
     let error =
         server::serve(&listener, server::CONNECTION_TIME, &mut |path, accept| pages.page(path, accept));
     Err(ExitError::own(format!("could not go on listening to {address} ({error}); please report this")))
 }
 
 /// The pages, of which the last ones are kept for a moment.
-struct Pages {
+struct Pages<'a> {
     finder: Finder,
+    served: &'a [PathBuf],
     kept: [Option<(Instant, String)>; 2],
 }
 
-impl Pages {
+impl Pages<'_> {
     fn page(&mut self, path: &str, accept: &str) -> Option<Answer> {
         let format = Format::of_accept(accept);
         let (content_type, body) = match path {
@@ -82,7 +89,7 @@ impl Pages {
         match kept {
             Some((made, text)) if made.elapsed() < FRESH_FOR => text.clone(),
             _ => {
-                let text = metrics::render(&self.finder.look(), format);
+                let text = metrics::render(&self.finder.look(), &served::read(self.served), format);
                 kept.insert((Instant::now(), text)).1.clone()
             }
         }

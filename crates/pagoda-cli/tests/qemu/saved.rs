@@ -1,5 +1,5 @@
-//! A machine whose memory QEMU itself saved in a file by its capability `mapped-ram`: the image that
-//! is packed from it has the guest's bytes. The files of other tests are laid out by hand.
+//! A machine whose memory QEMU itself saved in a file by its capability `mapped-ram`: the image
+//! that is packed from it has the guest's bytes. The files of other tests are laid out by hand.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

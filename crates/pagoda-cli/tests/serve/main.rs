@@ -2,10 +2,13 @@
 
 mod bench;
 mod bytes;
+mod export;
 #[cfg(feature = "remote")]
 mod figures;
 mod hostile;
 mod offload;
+#[path = "../support/openmetrics.rs"]
+mod openmetrics;
 mod peer;
 #[cfg(feature = "remote")]
 mod remote;
