@@ -38,6 +38,15 @@ pub fn declare(range: PageRange) -> bool {
     false
 }
 
+/// Takes what lies behind `end` of the range that starts at `start` off the list.
+pub(crate) fn shorten(start: usize, end: usize) {
+    for (own_start, own_end) in &OWN {
+        if own_start.load(Ordering::Acquire) == start {
+            own_end.store(end, Ordering::Release);
+        }
+    }
+}
+
 /// Takes the range that starts where `range` does off the list.
 pub fn withdraw(range: PageRange) {
     for (start, _) in &OWN {
@@ -84,11 +93,11 @@ pub fn declare_library_data() {
     unsafe { libc::dl_iterate_phdr(Some(each), std::ptr::null_mut()) };
 }
 
-/// Lets children find `range`, which they inherit, on their list.
+/// Lets children find the mapping of `range`, which they inherit, on their list.
 fn list_in_children(range: PageRange) {
-    for (start, end) in &OWN {
-        if start.load(Ordering::Acquire) == range.start() {
-            end.fetch_or(INHERITED, Ordering::AcqRel);
+    for place in &OWN {
+        if entered(place).is_some_and(|(own, _)| own.intersection(range) == Some(range)) {
+            place.1.fetch_or(INHERITED, Ordering::AcqRel);
         }
     }
 }
@@ -97,6 +106,7 @@ fn list_in_children(range: PageRange) {
 /// always is.
 pub fn keep_in_children(range: PageRange) {
     list_in_children(range);
+    let range = reserved::with_page_below(range);
     let at = std::ptr::with_exposed_provenance_mut(range.start());
     // SAFETY: it changes what a child inherits, and no content.
     let _ = unsafe { madvise(at, range.len(), Advice::LinuxDoFork) };
@@ -219,7 +229,9 @@ impl OwnMapping {
     pub fn reserve(len: usize, align: usize, huge: bool) -> io::Result<Self> {
         let range = reserved::map_closed(len, align)?;
         let mapping = Self { range };
-        if !declare(range) {
+        // With the page below: a child that registers it with what it takes over waits for itself
+        // when it unmaps both.
+        if !declare(reserved::with_page_below(range)) {
             return Err(io::Error::other("the list of Pagoda's own mappings is full"));
         }
         reserved::open(range)?;
@@ -276,7 +288,7 @@ impl OwnMapping {
 
 impl Drop for OwnMapping {
     fn drop(&mut self) {
-        withdraw(self.range);
+        withdraw(reserved::with_page_below(self.range));
         // SAFETY: the mapping is owned by this value; every lender of parts of it is bound to its
         // lifetime.
         unsafe { reserved::unmap(self.range) };
@@ -293,9 +305,11 @@ mod tests {
         let range = mapping.range();
         assert_eq!((range.start() % (2 << 20), range.len()), (0, 1 << 20));
         assert!(is_own(range) && is_own(PageRange::page(range.end() - 1)));
+        let below = PageRange::page(range.start() - 1);
+        assert!(is_own(below), "it is unmapped with the rest");
         assert!(!is_own(PageRange::at(range.end() + 4096, 4096)));
         drop(mapping);
-        assert!(!is_own(range));
+        assert!(!is_own(range) && !is_own(below));
     }
 
     #[test]

@@ -21,6 +21,7 @@ use rustix::mm::{
 };
 
 use crate::mem::aligned;
+use crate::mem::own_memory::{declare, shorten};
 use crate::mem::range::PageRange;
 
 /// Mappings of the engine that find room although the program has all that the kernel allows
@@ -40,6 +41,11 @@ pub fn keep_spares() {
         return;
     }
     let Ok(spares) = aligned::map_by(map_inaccessible, SPARES * SPARE_BYTES, OS_PAGE) else { return };
+    if !declare(spares) {
+        // SAFETY: the mapping was just made, and no other code knows of it.
+        let _ = unsafe { munmap(at(spares), spares.len()) };
+        return;
+    }
     // SAFETY: the mapping is ours, and no other code knows of it. The advice changes what children
     // get.
     let _ = unsafe { madvise(at(spares), spares.len(), Advice::LinuxDontFork) };
@@ -65,7 +71,9 @@ fn give_up_spare() -> bool {
     };
     let start = SPARES_AT.load(Ordering::Acquire) + (left - 1) * SPARE_BYTES;
     // SAFETY: it is one of the spares, taken once, and holds nothing.
-    unsafe { munmap(at(PageRange::at(start, SPARE_BYTES)), SPARE_BYTES) }.is_ok()
+    let is_given_up = unsafe { munmap(at(PageRange::at(start, SPARE_BYTES)), SPARE_BYTES) }.is_ok();
+    shorten(SPARES_AT.load(Ordering::Acquire), start);
+    is_given_up
 }
 
 /// Maps `len` bytes (a multiple of the OS page) aligned to `align` (a power of two, of at least an
@@ -103,7 +111,8 @@ fn try_map_closed(len: usize, align: usize) -> io::Result<PageRange> {
     Ok(range)
 }
 
-fn with_page_below(range: PageRange) -> PageRange {
+/// A mapping, and the page below it.
+pub(crate) fn with_page_below(range: PageRange) -> PageRange {
     PageRange::at(range.start() - OS_PAGE, range.len() + OS_PAGE)
 }
 
@@ -141,6 +150,7 @@ fn at(range: PageRange) -> *mut c_void {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mem::own_memory::is_own;
     use crate::procfs::maps::for_each_mapping;
 
     /// The bytes that the kernel counts for `RLIMIT_DATA`.
@@ -148,6 +158,16 @@ mod tests {
         let status = std::fs::read_to_string("/proc/self/status").expect("/proc");
         let line = status.lines().find_map(|line| line.strip_prefix("VmData:")).expect("VmData");
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+    }
+
+    #[test]
+    fn spare_mappings_are_ours_until_they_are_given_up() {
+        keep_spares();
+        let spares = PageRange::at(SPARES_AT.load(Ordering::Acquire), SPARES * SPARE_BYTES);
+        let last = PageRange::page(spares.end() - 1);
+        assert!(is_own(last) && is_own(PageRange::page(spares.start())));
+        assert!(give_up_spare());
+        assert!(!is_own(last) && is_own(PageRange::page(last.start() - SPARE_BYTES)));
     }
 
     #[test]
