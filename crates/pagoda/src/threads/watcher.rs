@@ -183,10 +183,7 @@ impl Engine {
             self.placement.let_go_idle(now_ns());
             self.placement.follow(&mut followed);
             watcher.last_thread.end_with_program();
-            if let Some(changed) = watcher.rights.look() {
-                rights::follow_program(changed);
-            }
-            rights::follow();
+            watcher.rights.follow();
             self.counters.set(Counter::RightsKept, rights::times_kept());
             // Once: later mappings there are not ours.
             if self.release_requested.load(Ordering::Acquire) && !self.release_done.load(Ordering::Acquire) {

@@ -6,19 +6,17 @@
 //! thread keeps only the capabilities to change its ids, and changes them at its next look once the
 //! program has. This module must never give a thread a right that the program does not have.
 
-use std::ffi::CStr;
-use std::hash::{DefaultHasher, Hash, Hasher};
+mod reader;
+
 use std::io;
-use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use linux_raw_sys::general as raw;
-use rustix::fs::{Mode, OFlags, RawDir, SeekFrom};
 
 use crate::process::caller::{current_id, exit_process, now_ns, sleep_us};
-use crate::procfs::statm::{STATUS_BYTES, read_start};
 use crate::raw_syscall::{syscall3, syscall6};
+
+pub use reader::RightsReader;
 
 /// User ids (real, effective, saved), group ids in the same order, and capabilities, of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,11 +207,32 @@ fn give_up_all_but(kept: u64) {
 /// The program has these rights now: has all raw threads follow, and waits for them, for two
 /// seconds at most.
 pub fn follow_program(rights: Rights) {
-    while WRITING.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+    let followers = loop {
+        if let Some(followers) = have_follow(rights) {
+            break followers;
+        }
         // The other change waits for this thread, too, if it is a raw one.
         follow();
         sleep_us(50);
+    };
+    while !followers.are_done() {
+        sleep_us(200);
     }
+    drop(followers);
+    follow();
+}
+
+/// A change that raw threads follow. There is one at a time, as long as this lives.
+#[derive(Debug)]
+struct Followers {
+    change: u32,
+    until_ns: u64,
+}
+
+/// Has all raw threads follow to `rights`, and does not wait for them: a thread that waits looks at
+/// no memory. None while another change goes on.
+fn have_follow(rights: Rights) -> Option<Followers> {
+    WRITING.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).ok()?;
     let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
     let words = [
         pair(rights.users[0], rights.users[1]),
@@ -224,26 +243,34 @@ pub fn follow_program(rights: Rights) {
     ];
     RIGHTS.iter().zip(words).for_each(|(kept, word)| kept.store(word, Ordering::SeqCst));
     let change = CHANGES.fetch_add(1, Ordering::SeqCst) + 1;
-    let own = current_id();
-    let until = now_ns() + FOLLOW_NS;
-    let all_follow = || {
+    Some(Followers { change, until_ns: now_ns() + FOLLOW_NS })
+}
+
+impl Followers {
+    /// Whether all have followed but the calling thread, or the time for it is over, which counts
+    /// as rights that were kept.
+    fn are_done(&self) -> bool {
+        let own = current_id();
         // Before the places: a thread takes one first.
         let have_begun = BEGINNING.load(Ordering::SeqCst) == 0;
-        have_begun
+        let all_follow = have_begun
             && THREADS.iter().all(|(thread, followed)| {
                 let id = thread.load(Ordering::SeqCst);
-                id == 0 || id == own || followed.load(Ordering::SeqCst) >= change
-            })
-    };
-    while !all_follow() {
-        if now_ns() >= until {
-            KEPT_RIGHTS.fetch_add(1, Ordering::Relaxed);
-            break;
+                id == 0 || id == own || followed.load(Ordering::SeqCst) >= self.change
+            });
+        if all_follow {
+            return true;
         }
-        sleep_us(200);
+        let is_late = now_ns() >= self.until_ns;
+        KEPT_RIGHTS.fetch_add(u64::from(is_late), Ordering::Relaxed);
+        is_late
     }
-    WRITING.store(0, Ordering::Release);
-    follow();
+}
+
+impl Drop for Followers {
+    fn drop(&mut self) {
+        WRITING.store(0, Ordering::Release);
+    }
 }
 
 /// The calling thread follows the program's last change, if it is a raw one that has not yet.
@@ -341,130 +368,6 @@ fn set_capabilities(permitted: u64, effective: u64) {
     // SAFETY: capset reads the header and, for this version, six words; it concerns the calling
     // thread alone.
     let _ = unsafe { syscall3(raw::__NR_capset, of.expose_provenance(), from.expose_provenance(), 0) };
-}
-
-/// Sees changes of the program's rights which no hook sees, as by system calls of its own: those of
-/// its main thread, or once that has ended of another thread.
-#[derive(Debug)]
-pub struct RightsReader {
-    main: OwnedFd,
-    tasks: OwnedFd,
-    /// The status of another thread of the program, once the main thread has ended.
-    other: Option<OwnedFd>,
-    seen: Option<Rights>,
-    groups: Option<u64>,
-    looked_ns: u64,
-}
-
-/// The time between two looks.
-const LOOK_NS: u64 = 50_000_000;
-
-impl RightsReader {
-    /// Opens the main thread's file.
-    ///
-    /// # Errors
-    /// No `/proc` (`NotFound`), or no descriptor left.
-    pub fn new() -> io::Result<Self> {
-        let open =
-            |path, more| rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC | more, Mode::empty());
-        Ok(Self {
-            main: open(c"/proc/self/status", OFlags::empty())?,
-            tasks: open(c"/proc/self/task", OFlags::DIRECTORY)?,
-            other: None,
-            seen: None,
-            groups: None,
-            looked_ns: 0,
-        })
-    }
-
-    /// The rights of the program if the calling raw thread has others or more. The same are told
-    /// once. Looks every 50 ms at most.
-    pub fn look(&mut self) -> Option<Rights> {
-        let now = now_ns();
-        if now - self.looked_ns < LOOK_NS {
-            return None;
-        }
-        self.looked_ns = now;
-        let ((rights, groups), own) = (self.read()?, of_this_thread().ok()?);
-        let differs = rights.are_exceeded_by(own);
-        let regrouped = self.groups.replace(groups).is_some_and(|before| before != groups) && has_groups();
-        let is_new = self.seen.replace(rights) != Some(rights);
-        (is_new && differs || regrouped).then_some(rights)
-    }
-
-    fn read(&mut self) -> Option<(Rights, u64)> {
-        let mut text = [0; STATUS_BYTES];
-        let main = read_start(&self.main, &mut text).ok()?;
-        if !is_gone(main) {
-            return parse(main);
-        }
-        if self.other.is_none() {
-            self.other = self.find_thread();
-        }
-        match read_start(self.other.as_ref()?, &mut text) {
-            Ok(status) if !is_gone(status) => parse(status),
-            // The next look takes another one.
-            _ => {
-                self.other = None;
-                None
-            }
-        }
-    }
-
-    /// The status of a thread that is neither the main thread nor a raw one.
-    fn find_thread(&self) -> Option<OwnedFd> {
-        let mut buffer = [MaybeUninit::uninit(); 2048];
-        rustix::fs::seek(&self.tasks, SeekFrom::Start(0)).ok()?;
-        let mut entries = RawDir::new(&self.tasks, &mut buffer);
-        while let Some(Ok(entry)) = entries.next() {
-            let name = entry.file_name().to_bytes();
-            let Some(id) = std::str::from_utf8(name).ok().and_then(|name| name.parse::<u32>().ok()) else {
-                continue;
-            };
-            if id == std::process::id() || place_of(id).is_some() {
-                continue;
-            }
-            let mut path = [0; 32];
-            let Some((into, rest)) = path.split_at_mut_checked(name.len()) else { continue };
-            into.copy_from_slice(name);
-            rest[..8].copy_from_slice(b"/status\0");
-            let Ok(path) = CStr::from_bytes_until_nul(&path) else { continue };
-            let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-            if let Ok(status) = rustix::fs::openat(&self.tasks, path, flags, Mode::empty()) {
-                return Some(status);
-            }
-        }
-        None
-    }
-}
-
-/// Whether the calling thread has supplementary groups.
-fn has_groups() -> bool {
-    // SAFETY: without room for a list it writes none, and returns their number.
-    unsafe { syscall3(raw::__NR_getgroups, 0, 0, 0) }.is_ok_and(|count| count > 0)
-}
-
-/// Whether the thread of this status has ended.
-fn is_gone(status: &[u8]) -> bool {
-    let after = status.windows(7).position(|word| word == b"State:\t").and_then(|at| status.get(at + 7));
-    matches!(after, Some(b'Z' | b'X'))
-}
-
-/// Of the lines `Uid:`, `Gid:` (real, effective, saved, and that of file systems), `CapPrm:` and
-/// `CapEff:` of status; and a digest of the line `Groups:`.
-fn parse(status: &[u8]) -> Option<(Rights, u64)> {
-    let status = std::str::from_utf8(status).ok()?;
-    let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
-    let three = |name| {
-        let mut ids = line(name)?.split_ascii_whitespace().map(|id| id.parse::<u32>().ok());
-        Some([ids.next()??, ids.next()??, ids.next()??])
-    };
-    let set = |name| u64::from_str_radix(line(name)?.trim(), 16).ok();
-    let (permitted, in_effect) = (set("CapPrm:")?, set("CapEff:")?);
-    let mut digest = DefaultHasher::new();
-    line("Groups:")?.hash(&mut digest);
-    let rights = Rights { users: three("Uid:")?, groups: three("Gid:")?, permitted, in_effect };
-    Some((rights, digest.finish()))
 }
 
 #[cfg(test)]

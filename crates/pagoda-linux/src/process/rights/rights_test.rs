@@ -1,6 +1,13 @@
 //! What a status says of rights, and a change that waits for threads.
 
+use std::sync::Mutex;
+
+use super::reader::parse;
 use super::*;
+use crate::testing::wait::until;
+
+/// There is one change at a time.
+static ONE: Mutex<()> = Mutex::new(());
 
 #[test]
 fn the_rights_in_a_status_are_those_that_the_kernel_says() {
@@ -18,6 +25,7 @@ fn the_rights_in_a_status_are_those_that_the_kernel_says() {
 
 #[test]
 fn a_change_waits_for_a_thread_that_has_not_begun() {
+    let _one = ONE.lock();
     let rights = of_this_thread().expect("asked");
     thread_is_made();
     let change = std::thread::spawn(move || follow_program(rights));
@@ -25,6 +33,25 @@ fn a_change_waits_for_a_thread_that_has_not_begun() {
     assert!(!change.is_finished(), "it has the rights of before");
     thread_was_made();
     change.join().expect("it ends");
+}
+
+/// Whoever looks goes on looking: a handler that sleeps follows 100 ms later.
+#[test]
+fn a_reader_has_threads_follow_and_waits_for_none() {
+    let _one = ONE.lock();
+    let rights = of_this_thread().expect("asked");
+    let mut reader = RightsReader::new().expect("proc");
+    reader.found(rights);
+    thread_is_made();
+    until("the change is told", || {
+        reader.follow();
+        reader.is_followed()
+    });
+    thread_was_made();
+    until("all have followed", || {
+        reader.follow();
+        !reader.is_followed()
+    });
 }
 
 #[test]
