@@ -1,8 +1,8 @@
 //! Which entries of a file were read before, and which were read ahead and not used yet: for
 //! counters, and to tell a reader that goes through the file again.
 //!
-//! Nothing here may ever decide what a page holds, or be waited for. Of two threads at one entry at once
-//! either may be counted.
+//! Nothing here may ever decide what a page holds, or be waited for. Of two threads at one entry at
+//! once either may be counted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
