@@ -248,6 +248,22 @@ enum pagoda_code pagoda_file_map(const struct pagoda_manager *manager,
                                  struct pagoda_file **file,
                                  struct pagoda_error *error);
 
+// The same of an open file, which may be closed afterwards: it is opened anew. Maps `bytes` from
+// `offset` on, a multiple of 4 KiB; all up to the file's end for 0. All offsets of the handle's
+// calls count from there.
+//
+// # Safety
+// `manager` is a handle or null, `file` valid for a write or null, `error` null or valid.
+// `descriptor` stays open during the call.
+enum pagoda_code pagoda_file_map_fd(const struct pagoda_manager *manager,
+                                    int descriptor,
+                                    uint64_t offset,
+                                    uint64_t bytes,
+                                    bool writable,
+                                    bool buffered,
+                                    struct pagoda_file **file,
+                                    struct pagoda_error *error);
+
 // The first byte of the file in memory; null for null. A page that can't be read raises SIGBUS:
 // pagoda_file_read_at returns an error in its place.
 //
@@ -365,6 +381,19 @@ enum pagoda_code pagoda_region_map_private(const struct pagoda_manager *manager,
                                            bool buffered,
                                            struct pagoda_region **region,
                                            struct pagoda_error *error);
+
+// The same of a part of an open file, as for pagoda_file_map_fd.
+//
+// # Safety
+// `manager` is a handle or null, `region` valid for a write or null, `error` null or valid.
+// `descriptor` stays open during the call.
+enum pagoda_code pagoda_region_map_private_fd(const struct pagoda_manager *manager,
+                                              int descriptor,
+                                              uint64_t offset,
+                                              uint64_t bytes,
+                                              bool buffered,
+                                              struct pagoda_region **region,
+                                              struct pagoda_error *error);
 
 // The current figures. All are 0 in the child of a fork.
 //

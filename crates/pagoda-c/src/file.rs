@@ -2,9 +2,10 @@
 //!
 //! This module must never report a sync as done that has failed.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::{c_char, c_int, c_void};
+use std::os::fd::BorrowedFd;
 
-use pagoda::{FileError, FileRegion, MapFileError};
+use pagoda::{Bytes, FileError, FileRegion, FileRegionBuilder, MapFileError};
 
 use crate::builder::to_path;
 use crate::error::{Code, Error, Failure, call, call_on, check_part, hand_out, shared, string, take_back};
@@ -51,6 +52,53 @@ pub unsafe extern "C" fn pagoda_file_map(
     };
     // SAFETY: the caller vouches for `error` and `file`.
     unsafe { call(error, || hand_out(file, make)) }
+}
+
+/// The same of an open file, which may be closed afterwards: it is opened anew. Maps `bytes` from
+/// `offset` on, a multiple of 4 KiB; all up to the file's end for 0. All offsets of the handle's
+/// calls count from there.
+///
+/// # Safety
+/// `manager` is a handle or null, `file` valid for a write or null, `error` null or valid.
+/// `descriptor` stays open during the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagoda_file_map_fd(
+    manager: *const Manager,
+    descriptor: c_int,
+    offset: u64,
+    bytes: u64,
+    writable: bool,
+    buffered: bool,
+    file: *mut *mut File,
+    error: *mut Error,
+) -> Code {
+    let make = || {
+        // SAFETY: the caller keeps the handle and the descriptor open during the call.
+        let builder = unsafe { part_of_open(shared(manager, "manager")?, descriptor, offset, bytes)? };
+        builder.writable(writable).buffered(buffered).map().map(File).map_err(of_map)
+    };
+    // SAFETY: the caller vouches for `error` and `file`.
+    unsafe { call(error, || hand_out(file, make)) }
+}
+
+/// A part of an open file; of all up to its end for no `bytes`.
+///
+/// # Safety
+/// `descriptor` stays open during the call, or is none.
+pub unsafe fn part_of_open(
+    manager: &Manager,
+    descriptor: c_int,
+    offset: u64,
+    bytes: u64,
+) -> Result<FileRegionBuilder, Failure> {
+    if descriptor < 0 {
+        return Err(Failure::argument("descriptor", "is none; give one of an open file"));
+    }
+    // SAFETY: the caller keeps it open during the call; one that is not is an error of dup(2).
+    let open = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    let builder = manager.0.map_open_file(open).map_err(|error| Failure::new(Code::File, error))?;
+    let builder = builder.offset(Bytes::new(offset));
+    Ok(if bytes == 0 { builder } else { builder.length(Bytes::new(bytes)) })
 }
 
 /// The first byte of the file in memory; null for null. A page that can't be read raises SIGBUS:

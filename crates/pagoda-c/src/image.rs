@@ -3,13 +3,14 @@
 //! This module must never call a hook of the caller's more than once for a save, nor on another
 //! thread than the caller's.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::{c_char, c_int, c_void};
 
 use pagoda::{MapFileError, RestoreError, SnapshotError};
 use pagoda_image::PackOptions;
 
 use crate::builder::to_path;
 use crate::error::{Code, Error, Failure, call, call_on, hand_out, shared, string};
+use crate::file::part_of_open;
 use crate::manager::Manager;
 use crate::region::{Region, of_region};
 
@@ -170,11 +171,6 @@ pub unsafe extern "C" fn pagoda_region_map_private(
     region: *mut *mut Region,
     error: *mut Error,
 ) -> Code {
-    let of_map = |error| match error {
-        MapFileError::OtherProcess(error) => Failure::new(Code::OtherProcess, error),
-        MapFileError::Region(error) => of_region(error),
-        error => Failure::new(Code::File, error),
-    };
     let make = || {
         // SAFETY: the caller keeps the handle open and the string unchanged during the call.
         let (manager, path) = unsafe { (shared(manager, "manager")?, string(path, "path")?) };
@@ -183,4 +179,36 @@ pub unsafe extern "C" fn pagoda_region_map_private(
     };
     // SAFETY: the caller vouches for `error` and `region`.
     unsafe { call(error, || hand_out(region, make)) }
+}
+
+/// The same of a part of an open file, as for pagoda_file_map_fd.
+///
+/// # Safety
+/// `manager` is a handle or null, `region` valid for a write or null, `error` null or valid.
+/// `descriptor` stays open during the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagoda_region_map_private_fd(
+    manager: *const Manager,
+    descriptor: c_int,
+    offset: u64,
+    bytes: u64,
+    buffered: bool,
+    region: *mut *mut Region,
+    error: *mut Error,
+) -> Code {
+    let make = || {
+        // SAFETY: the caller keeps the handle and the descriptor open during the call.
+        let builder = unsafe { part_of_open(shared(manager, "manager")?, descriptor, offset, bytes)? };
+        builder.buffered(buffered).map_private().map(Region).map_err(of_map)
+    };
+    // SAFETY: the caller vouches for `error` and `region`.
+    unsafe { call(error, || hand_out(region, make)) }
+}
+
+fn of_map(error: MapFileError) -> Failure {
+    match error {
+        MapFileError::OtherProcess(error) => Failure::new(Code::OtherProcess, error),
+        MapFileError::Region(error) => of_region(error),
+        error => Failure::new(Code::File, error),
+    }
 }

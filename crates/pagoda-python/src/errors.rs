@@ -64,7 +64,10 @@ pub(crate) fn map_file(error: MapFileError) -> PyErr {
     let message = error.to_string();
     match error {
         MapFileError::Open { path, errno } => PyOSError::new_err((errno.0, message, path)),
-        MapFileError::NotAFile { .. } | MapFileError::Empty { .. } => PyValueError::new_err(message),
+        MapFileError::NotAFile { .. }
+        | MapFileError::Empty { .. }
+        | MapFileError::NoPart { .. }
+        | MapFileError::BeyondEnd { .. } => PyValueError::new_err(message),
         MapFileError::InMemory { .. } => PyOSError::new_err(message),
         MapFileError::NoDirectIo { errno, .. }
         | MapFileError::Copy { errno }

@@ -7,7 +7,7 @@ use std::ffi::CString;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pagoda::{Bytes, Exhausted};
+use pagoda::{Bytes, Exhausted, FileRegionBuilder};
 use pyo3::exceptions::{PyRuntimeWarning, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt};
@@ -118,23 +118,40 @@ impl Manager {
         Region::create(py, region, nbytes.0.as_usize(), self.number)
     }
 
-    /// All of the file at `path` as memory: a `File`. With `buffered` it goes through the kernel's
+    /// The file at `path` as memory: a `File`. It has `nbytes` from `offset` on, a multiple of 4
+    /// KiB; without them all up to the file's end. With `buffered` it goes through the kernel's
     /// cache, which is in no budget, for file systems without direct I/O.
-    #[pyo3(signature = (path, *, writable = false, buffered = false))]
-    fn file(&self, py: Python<'_>, path: PathBuf, writable: bool, buffered: bool) -> PyResult<Py<File>> {
+    #[pyo3(signature = (path, *, writable = false, buffered = false, offset = 0, nbytes = None))]
+    fn file(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        writable: bool,
+        buffered: bool,
+        offset: u64,
+        nbytes: Option<u64>,
+    ) -> PyResult<Py<File>> {
         let manager = self.get()?;
-        let named = path.clone();
-        let map = move || manager.map_file(named).writable(writable).buffered(buffered).map();
+        let builder = part_of(manager.map_file(path.clone()), offset, nbytes);
+        let map = move || builder.writable(writable).buffered(buffered).map();
         let file = py.detach(map).map_err(errors::map_file)?;
         File::create(py, file, path, writable, self.number)
     }
 
-    /// All of the file at `path` as private memory: a `Region` with its content, in which writes
-    /// stay. It is as long as the file, rounded up, with zeroes behind its end.
-    #[pyo3(signature = (path, *, buffered = false))]
-    fn private_file(&self, py: Python<'_>, path: PathBuf, buffered: bool) -> PyResult<Py<Region>> {
+    /// The file at `path`, or such a part of it, as private memory: a `Region` with its content, in
+    /// which writes stay. It is as long as that, rounded up, with zeroes behind its end.
+    #[pyo3(signature = (path, *, buffered = false, offset = 0, nbytes = None))]
+    fn private_file(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        buffered: bool,
+        offset: u64,
+        nbytes: Option<u64>,
+    ) -> PyResult<Py<Region>> {
         let manager = self.get()?;
-        let map = move || manager.map_file(path).buffered(buffered).map_private();
+        let builder = part_of(manager.map_file(path), offset, nbytes);
+        let map = move || builder.buffered(buffered).map_private();
         let region = py.detach(map).map_err(errors::map_file)?;
         let bytes = region.len();
         Region::create(py, region, bytes, self.number)
@@ -224,6 +241,12 @@ impl Drop for Manager {
     fn drop(&mut self) {
         free_without_gil(self.take());
     }
+}
+
+/// A part of a file; without a length all up to its end.
+fn part_of(file: FileRegionBuilder, offset: u64, nbytes: Option<u64>) -> FileRegionBuilder {
+    let file = file.offset(Bytes::new(offset));
+    nbytes.into_iter().fold(file, |file, nbytes| file.length(Bytes::new(nbytes)))
 }
 
 /// Warns that the budget is passed. The library calls it on a thread of its own.

@@ -1,6 +1,7 @@
 """Files as arrays: what they hold, what reaches the disk and when, and what is refused."""
 
 import io
+import tempfile
 
 import numpy as np
 import pytest
@@ -66,6 +67,41 @@ def test_modes_shapes_and_offsets(user_manager, disk, buffered):
         io.BytesIO(b"1").readinto(file)
 
 
+@pytest.mark.parametrize("mode", ["r", "r+", "c"])
+def test_only_the_part_of_an_array_is_mapped(manager, disk, buffered, mode):
+    path, expected = disk / "rows", content((6, 256, 1024), "float32").ravel()
+    expected.tofile(path)
+    first, count = 5 * 1024 + 3, 700_001
+    array = manager.memmap(path, "float32", count, mode, offset=first * 4, buffered=buffered)
+    assert np.array_equal(array, expected[first : first + count])
+    memory = pagoda.region_of(array)
+    assert 0 <= memory.nbytes - count * 4 - 12 < (1 if mode != "c" else 2 << 20)
+    if mode != "r":
+        array += 1
+        array.flush()
+    del memory, array
+    if mode == "r+":
+        expected[first : first + count] += 1
+    assert np.array_equal(np.fromfile(path, "float32"), expected)
+    with manager.file(path, offset=4096, nbytes=100, buffered=buffered) as file:
+        assert bytes(file) == expected[1024:1049].tobytes()
+    with pytest.raises(ValueError, match="multiple of 4 KiB"):
+        manager.file(path, offset=100)
+    with pytest.raises(ValueError, match="ends before"):
+        manager.private_file(path, offset=4096, nbytes=expected.nbytes, buffered=buffered)
+
+
+def test_an_open_file_without_a_name(user_manager, disk):
+    with tempfile.TemporaryFile(dir=disk) as file:
+        array = user_manager.memmap(file, "i4", 3000, "w+", offset=8, buffered=True)
+        array[...] = range(3000)
+        array.flush()
+        del array
+        again = user_manager.memmap(file, "i4", mode="c", offset=8, buffered=True)
+        assert again.shape == (3000,) and np.array_equal(again, range(3000))
+        del again
+
+
 def test_what_is_refused_says_what_to_do_and_changes_no_file(user_manager, disk, buffered):
     path = disk / "kept"
     path.write_bytes(b"1234567")
@@ -82,8 +118,10 @@ def test_what_is_refused_says_what_to_do_and_changes_no_file(user_manager, disk,
         map_it(path, "i4", mode="r", buffered=buffered)
     with pytest.raises(ValueError, match="before the file"):
         map_it(path, offset=-1)
-    with pytest.raises(FileNotFoundError, match="could not open"):
+    with pytest.raises(FileNotFoundError, match="missing"):
         map_it(disk / "missing")
+    with pytest.raises(FileNotFoundError, match="could not open"):
+        user_manager.file(disk / "missing")
     with pytest.raises(ValueError, match="directory"):
         user_manager.file(disk)
     closed = make("user")

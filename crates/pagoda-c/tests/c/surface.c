@@ -134,6 +134,31 @@ static void adopted_memory(pagoda_manager *manager) {
     munmap(mapped, bytes);
 }
 
+// Of an open file, "to be kept" at 5000.
+static void parts(pagoda_manager *manager, int descriptor) {
+    unsigned char back[PAGE];
+    pagoda_file *file = NULL;
+    pagoda_region *region = NULL;
+    OK(pagoda_file_map_fd(manager, descriptor, PAGE, PAGE + 100, true, true, &file, &error));
+    CHECK(pagoda_file_bytes(file) == PAGE + 100);
+    OK(pagoda_file_read_at(file, 5000 - PAGE, back, 10, &error));
+    CHECK(memcmp(back, "to be kept", 10) == 0);
+    OK(pagoda_file_write_at(file, PAGE + 98, "to", 2, &error));
+    OK(pagoda_file_close(file, &error));
+    CHECK(pread(descriptor, back, 3, 2 * PAGE + 98) == 3 && memcmp(back, "to.", 3) == 0);
+    OK(pagoda_file_map_fd(manager, descriptor, PAGE, 0, false, true, &file, &error));
+    CHECK(pagoda_file_bytes(file) == 255 * PAGE);
+    OK(pagoda_file_close(file, &error));
+    REFUSED(pagoda_file_map_fd(manager, descriptor, 1, 0, false, true, &file, &error), PAGODA_CODE_FILE, "4 KiB");
+    REFUSED(pagoda_file_map_fd(manager, -1, 0, 0, false, true, &file, &error), PAGODA_CODE_ARGUMENT, "descriptor");
+    OK(pagoda_region_map_private_fd(manager, descriptor, PAGE, 2000, true, &region, &error));
+    OK(pagoda_region_write_at(region, 0, "x", 1, &error));
+    OK(pagoda_region_read_at(region, 5000 - PAGE, back, 2000, &error));
+    CHECK(memcmp(back, "to be kept.", 11) == 0 && back[2000 - 5000 + PAGE] == 0);
+    pagoda_region_close(region);
+    CHECK(pread(descriptor, back, 1, PAGE) == 1 && back[0] == '.');
+}
+
 static void a_file(pagoda_manager *manager) {
     char name[] = "/var/tmp/pagoda-c-XXXXXX";
     unsigned char page[PAGE], back[PAGE];
@@ -158,8 +183,9 @@ static void a_file(pagoda_manager *manager) {
     OK(pagoda_file_map(manager, name, false, true, &file, &error));
     REFUSED(pagoda_file_write_at(file, 0, page, 1, &error), PAGODA_CODE_FILE, "writable");
     OK(pagoda_file_close(file, &error));
-    close(descriptor);
     unlink(name);
+    parts(manager, descriptor);
+    close(descriptor);
 }
 
 static void count(void *user) {

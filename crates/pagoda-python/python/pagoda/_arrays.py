@@ -122,9 +122,14 @@ def restored(manager, path, dtype, shape, order, prefetch):
     return np.ndarray(shape, dtype, np.asarray(region._view()), order=order)
 
 
+# A file is mapped from a multiple of this on.
+PAGE = 4096
+
+
 def memmap(manager, path, dtype, shape, mode, offset, order, buffered):
-    dtype, order, path = _dtype(dtype), _order(order), os.fspath(path)
-    offset = operator.index(offset)
+    dtype, order, offset = _dtype(dtype), _order(order), operator.index(offset)
+    # By its descriptor, also if its name has changed or gone. That is open as long as the mapping needs it.
+    path = f"/proc/self/fd/{path.fileno()}" if hasattr(path, "fileno") else os.fspath(path)
     if mode not in ("r", "r+", "w+", "c"):
         raise ValueError(f'the mode of a mapped file is "r", "r+", "w+" or "c", not {mode!r}')
     if offset < 0:
@@ -136,12 +141,8 @@ def memmap(manager, path, dtype, shape, mode, offset, order, buffered):
     if shape is not None:
         shape = _shape(shape)
         _make_long_enough(path, mode, offset + math.prod(shape) * dtype.itemsize)
-    if mode == "c":
-        size, file = os.path.getsize(path), manager.private_file(path, buffered=buffered)
     else:
-        file = manager.file(path, writable=mode != "r", buffered=buffered)
-        size = file.nbytes
-    if shape is None:
+        size = os.path.getsize(path)
         count, rest = divmod(size - offset, dtype.itemsize)
         if rest or count < 0:
             raise ValueError(
@@ -149,7 +150,15 @@ def memmap(manager, path, dtype, shape, mode, offset, order, buffered):
                 f"{dtype.itemsize} bytes; give a shape, or another dtype or offset"
             )
         shape = (count,)
-    return np.ndarray.__new__(MappedArray, shape, dtype, np.asarray(file._view()), offset, order=order)
+    # Only the array's part of the file; all of it for an array without bytes, which has no part.
+    nbytes, first = math.prod(shape) * dtype.itemsize, offset - offset % PAGE
+    part = {"offset": first, "nbytes": offset - first + nbytes} if nbytes else {}
+    if mode == "c":
+        memory = manager.private_file(path, buffered=buffered, **part)
+    else:
+        memory = manager.file(path, writable=mode != "r", buffered=buffered, **part)
+    view = np.asarray(memory._view())
+    return np.ndarray.__new__(MappedArray, shape, dtype, view, offset - first if nbytes else 0, order=order)
 
 
 def _make_long_enough(path, mode, nbytes):

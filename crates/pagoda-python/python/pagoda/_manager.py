@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from . import _pagoda
 from ._pagoda import File, Pin, Region
@@ -103,7 +103,7 @@ class Manager(_pagoda.Manager):
 
     def memmap(
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | IO[Any],
         dtype: DTypeLike = "uint8",
         shape: Shape | None = None,
         mode: Literal["r", "r+", "w+", "c"] = "r+",
@@ -116,8 +116,8 @@ class Manager(_pagoda.Manager):
 
         Parameters
         ----------
-        path : path
-            A regular file.
+        path : path or file object
+            A regular file, or an open one, which is opened anew for the mode and may be closed afterwards.
         dtype : dtype
             Of an element; bytes by default.
         shape : int or tuple of int, optional
@@ -127,7 +127,7 @@ class Manager(_pagoda.Manager):
             the array and within the budget, and never reach the file. A file that is shorter than `shape` asks for
             is made longer, but for ``"r"`` and ``"c"``.
         offset : int
-            Bytes before the array's first element.
+            Bytes before the array's first element. Only the array's part of the file is mapped.
         order : {"C", "F"}
             The layout of its elements.
         buffered : bool

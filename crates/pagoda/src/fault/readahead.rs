@@ -255,7 +255,7 @@ impl Engine {
 
     /// Moves the frames of `slots`, in their order, to `start` and on. Returns the number of bytes
     /// moved.
-    fn fill_from(&self, start: usize, slots: &[Slot]) -> usize {
+    pub(crate) fn fill_from(&self, start: usize, slots: &[Slot]) -> usize {
         let mut done = 0;
         for run in slots.chunk_by(|one, next| one.index() + 1 == next.index()) {
             let end = done + run.len() * self.entry_bytes();

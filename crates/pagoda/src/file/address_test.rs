@@ -87,7 +87,7 @@ fn touching_a_page_that_can_not_be_read_is_a_bus_error() {
     (0..64).for_each(|page| assert_eq!(at(page), (page % 251) as u8));
     let failing = &region.inner().file.failing;
     failing.reads.store(true, Ordering::Release);
-    let part = Part { entries: 400..408, marker: 400, reader: Reader::InRegion };
+    let part = Part { entries: 400..408, marker: 400, begin: 400, reader: Reader::InRegion };
     let inner = region.inner();
     inner.engine().read_part(&inner.file, inner.range, &part, &mut crate::store::Scratch::new(BasePage::K64));
     failing.reads.store(false, Ordering::Release);

@@ -7,10 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
-#[cfg(feature = "image")]
-use pagoda_linux::io::mapped_file::FileState;
-use pagoda_linux::io::mapped_file::{Access, MappedFile, OpenError};
+use pagoda_linux::io::mapped_file::{Access, FileState, MappedFile, OpenError};
 use pagoda_linux::mem::careful_copy;
 use pagoda_linux::mem::region_memory::RegionMemory;
 
@@ -57,28 +56,40 @@ impl FileRegionBuilder {
         self
     }
 
+    /// Maps the file from this offset on, and not from its beginning: a multiple of the OS page, 4
+    /// KiB. All offsets of the region count from there.
+    #[must_use]
+    pub fn offset(mut self, offset: Bytes) -> Self {
+        self.access.start = offset.get();
+        self
+    }
+
+    /// Maps so many bytes, and not all up to the file's end. Bytes of the last page behind them
+    /// read zero, and are never written to the file.
+    #[must_use]
+    pub fn length(mut self, length: Bytes) -> Self {
+        self.access.most = Some(length.get());
+        self
+    }
+
     /// Opens the file for a private region.
     #[cfg(feature = "image")]
     pub(crate) fn open_private(self) -> Result<(Arc<Shared>, PathBuf, MappedFile, FileState), MapFileError> {
         let access = Access { write: false, ..self.access };
-        let (file, state) =
-            MappedFile::open(&self.path, access).map_err(|error| open_error(&self.path, error))?;
+        let (file, state) = open(&self.path, access)?;
         Ok((self.shared, self.path, file, state))
     }
 
-    /// Opens the file and maps all of it; the region keeps the length that the file has now. Blocks
-    /// until earlier writes of others there are on the disk.
+    /// Opens the file and maps all of it, or the part that was asked for; the region keeps the
+    /// length that the file has now. Blocks until earlier writes of others there are on the disk.
     ///
     /// # Errors
     /// See [`MapFileError`].
     pub fn map(self) -> Result<FileRegion, MapFileError> {
         let Self { shared, path, access, held: _held } = self;
         let engine = Arc::clone(shared.engine()?);
-        let (file, state) = MappedFile::open(&path, access).map_err(|error| open_error(&path, error))?;
+        let (file, state) = open(&path, access)?;
         let len = state.len;
-        if len == 0 {
-            return Err(MapFileError::Empty { path });
-        }
         careful_copy::try_out().map_err(|errno| MapFileError::Copy { errno: Errno(errno.raw_os_error()) })?;
         let no_space = |errno| MapFileError::Region(RegionError::Map { len: Bytes::new(len), errno });
         let rounded =
@@ -97,6 +108,23 @@ impl FileRegionBuilder {
         let inner = Arc::new(Inner::new(shared, file, memory));
         engine.helpers.join(inner.clone());
         Ok(FileRegion { inner: Some(inner) })
+    }
+}
+
+/// Opens a part of a file that has some bytes, and all that were asked for.
+fn open(path: &Path, access: Access) -> Result<(MappedFile, FileState), MapFileError> {
+    let (offset, asked) = (Bytes::new(access.start), Bytes::new(access.most.unwrap_or(1)));
+    if !access.start.is_multiple_of(OS_PAGE as u64) || asked == Bytes::ZERO {
+        return Err(MapFileError::NoPart { offset, len: asked });
+    }
+    let (file, state) = MappedFile::open(path, access).map_err(|error| open_error(path, error))?;
+    let path = || path.to_owned();
+    match Bytes::new(state.len) {
+        Bytes::ZERO if access.start == 0 => Err(MapFileError::Empty { path: path() }),
+        len if len == Bytes::ZERO || len < asked => {
+            Err(MapFileError::BeyondEnd { path: path(), offset, len: asked })
+        }
+        _ => Ok((file, state)),
     }
 }
 

@@ -81,7 +81,7 @@ impl Inner {
         };
         let held = engine.space.claim_slot(slot);
         // A part may have been dropped, and be in the file alone.
-        if !pages.without(engine.space.pages_of(&held)).is_empty() {
+        if !pages.without(engine.staged_frames(&held)).is_empty() {
             engine.space.release_slot(held);
             give(span.entry(index), word);
             return Outcome::Elsewhere;

@@ -48,6 +48,26 @@ pub enum MapFileError {
         /// The most.
         limit: usize,
     },
+    /// The part that was asked for does not begin with an OS page, or has no bytes.
+    #[error(
+        "{len} at {offset} of a file can't be mapped; give an offset that is a multiple of 4 KiB, and some length"
+    )]
+    NoPart {
+        /// From where on.
+        offset: Bytes,
+        /// How much, at least.
+        len: Bytes,
+    },
+    /// It ends before the part that was asked for does.
+    #[error("{} ends before {len} at {offset}; give it its length before it is mapped, or ask for less", path.display())]
+    BeyondEnd {
+        /// The file.
+        path: PathBuf,
+        /// From where on.
+        offset: Bytes,
+        /// How much, at least.
+        len: Bytes,
+    },
     /// It has no bytes.
     #[error("{} is empty; give it its length before it is mapped", path.display())]
     Empty {

@@ -19,10 +19,13 @@
 //! | `dropping` | staged pages that leave memory |
 //! | `whole_writes` | writing by calls over whole entries, without reading them |
 //! | `readahead`, `orders` | readahead by the helpers, as `pagoda_core::fault::readahead` says |
+//! | `move_in` | moving what was read ahead into the region |
+//! | `behind` | dropping what a reader has left behind |
 //! | `cached_reads` | reading by calls from pages that were read ahead, in place |
 //!
 //! This module must never show bytes that are not the file's or its writers'.
 
+mod behind;
 mod builder;
 mod cached_reads;
 mod dirty;
@@ -30,6 +33,7 @@ pub(crate) mod dirty_map;
 mod dropping;
 mod error;
 mod external_changes;
+mod move_in;
 pub(crate) mod orders;
 mod page_file;
 mod readahead;

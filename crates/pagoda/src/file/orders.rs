@@ -38,6 +38,8 @@ pub(super) struct Part {
     pub entries: Range<u64>,
     /// The window's first entry, by which it is seen how far its reader is.
     pub marker: u64,
+    /// The entry at which its reader began.
+    pub begin: u64,
     pub reader: Reader,
 }
 
@@ -67,7 +69,8 @@ impl Orders {
             return 0;
         }
         let parts = (window.end - window.start).div_ceil(state.most);
-        state.windows.push_back(Part { marker: window.start, entries: window, reader });
+        let begin = state.policy.begin_of(&window).unwrap_or(index);
+        state.windows.push_back(Part { marker: window.start, begin, entries: window, reader });
         parts as usize
     }
 

@@ -14,7 +14,9 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
+use pagoda_core::fault::readahead;
 use pagoda_core::page_entry::{Backing, Word};
+use pagoda_core::size::Bytes;
 use pagoda_linux::arena::Slot;
 use pagoda_linux::mem::range::PageRange;
 
@@ -26,9 +28,6 @@ use crate::state::hand::Step;
 use crate::state::helpers::HELPERS;
 use crate::store::Scratch;
 use crate::table::{Entries, give, try_take};
-
-/// The most that is moved in with the gate held: a thread that maps or unmaps waits that long.
-const GATE_BYTES: usize = 256 << 10;
 
 /// Steps of reclaim for one frame before the part is given up.
 const STEPS: u32 = 16;
@@ -65,6 +64,11 @@ impl Engine {
             Entries::clone(span.entries())
         };
         let (mut index, end) = (part.entries.start as usize, (part.entries.end as usize).min(entries.len()));
+        let behind = self.left_behind(file, part);
+        let is_kept = behind.is_empty();
+        if !is_kept {
+            self.drop_behind(file, &entries, range, (behind, part.reader), scratch);
+        }
         while index < end {
             let is_out = |index: &usize| is_only_in_file(&entries, *index);
             let count = (index..end).take_while(is_out).take(READ_BYTES / self.entry_bytes()).count();
@@ -72,25 +76,42 @@ impl Engine {
                 index += 1;
                 continue;
             }
-            if count == READ_BYTES / self.entry_bytes() {
+            if is_kept && count == READ_BYTES / self.entry_bytes() {
                 // The others may be about to take as many.
                 self.take_contiguous_for(HELPERS * count);
             }
             // Before any entry is taken: reclaim needs the gate.
-            let frames: Vec<Slot> = (0..count).map_while(|_| self.frame_for_window(scratch)).collect();
+            let mut frames: Vec<Slot> = (0..count).map_while(|_| self.frame_for_window(scratch)).collect();
             if frames.is_empty() {
                 return;
             }
+            // Those that follow each other are read, and moved, as one.
+            frames.sort_unstable_by_key(Slot::index);
             let done = self.read_run(file, &entries, index, frames);
             if done == 0 {
                 return;
             }
             if part.reader == Reader::InRegion {
-                self.move_run_in(file, range, index..index + done, part.marker as usize);
+                self.move_part_in(file, range, index..index + done, part.marker as usize);
             }
             file.ahead_bytes.fetch_add((done * self.entry_bytes()) as u64, Ordering::Relaxed);
             index += done;
         }
+    }
+
+    /// The entries whose frames a part takes, if its reader goes through the file for the first
+    /// time.
+    fn left_behind(&self, file: &PageFile, part: &Part) -> Range<usize> {
+        let Range { start, end } = part.entries;
+        if (start..end).all(|index| file.reads.was_read(index as usize)) {
+            return 0..0;
+        }
+        // The one before a window may have been read by a fault, and then no window has it.
+        let part_and_before = start.saturating_sub(1)..end;
+        let page = Bytes::new(self.entry_bytes() as u64);
+        let (pages, memory) = (file.len().div_ceil(page.get()), Bytes::new(self.ledger.budget_bytes()));
+        let behind = readahead::left_behind(&part_and_before, part.begin, (pages, page), memory);
+        behind.start as usize..behind.end as usize
     }
 
     /// A frame for content that can be had elsewhere: after some steps of reclaim, if need be.
@@ -144,37 +165,6 @@ impl Engine {
         }
         self.note_use();
         count
-    }
-
-    /// Moves the pages that were read into the region, but for the entry that marks the reader's
-    /// progress.
-    fn move_run_in(&self, file: &PageFile, range: PageRange, run: Range<usize>, marker: usize) {
-        let entry_bytes = self.entry_bytes();
-        let mut at = run.start;
-        while at < run.end {
-            let end = run.end.min(at + (GATE_BYTES / entry_bytes).max(1));
-            let table = self.gate_shared();
-            if table.order.deferred() > 0 {
-                return;
-            }
-            for index in (at..end).filter(|index| *index != marker) {
-                let address = range.start() + index * entry_bytes;
-                let Some(span) = table.find(address) else { return };
-                let page = table.page_at(span, address);
-                let page = page.without(file.lost_granules(index));
-                let Some(word) = try_take(span.entry(index)) else { continue };
-                let word = match word.backing() {
-                    Backing::Slot(slot) if word.resident().is_empty() => {
-                        // A sequential reader does not come back: this page is the first to be
-                        // evicted again.
-                        self.install_staged(&table, span, &page, word, slot).with_warmth(0)
-                    }
-                    _ => word,
-                };
-                give(span.entry(index), word);
-            }
-            at = end;
-        }
     }
 }
 

@@ -1,8 +1,8 @@
-//! Which entries of a file were read before, and which were read ahead and not used yet, for
-//! counters.
+//! Which entries of a file were read before, and which were read ahead and not used yet: for
+//! counters, and to tell a reader that goes through the file again.
 //!
-//! Nothing here may ever decide anything, or be waited for. Of two threads at one entry at once
-//! either may be counted.
+//! Nothing here may ever decide what a page holds, or be waited for. Of two threads at one entry at
+//! once either may be counted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -42,6 +42,11 @@ impl Reads {
         } else {
             self.seen.add(index..index + 1);
         }
+    }
+
+    /// Whether entry `index` was read before.
+    pub(super) fn was_read(&self, index: usize) -> bool {
+        self.seen.has(index as u64)
     }
 
     /// Entry `index` was read ahead, and is not used yet.

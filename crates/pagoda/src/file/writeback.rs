@@ -142,7 +142,7 @@ impl Engine {
 
     /// The granules of a staged page that its slot has, and the region has not.
     pub(super) fn outside(&self, word: Word, held: &Slot) -> Granules {
-        self.whole().without(word.resident()).and(self.space.pages_of(held))
+        self.whole().without(word.resident()).and(self.staged_frames(held))
     }
 
     fn whole(&self) -> Granules {

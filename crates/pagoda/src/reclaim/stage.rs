@@ -22,7 +22,7 @@ use crate::table::{Entries, Page, Span, Table, give, try_take};
 impl Engine {
     /// Stages `count` whole pages by one move. None if they are not all whole and movable: try them
     /// one by one.
-    pub(super) fn stage_run(
+    pub(crate) fn stage_run(
         &self,
         table: &Table,
         span: &Span,

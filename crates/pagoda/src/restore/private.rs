@@ -14,14 +14,14 @@ use crate::region::{Region, RegionBuilder, RegionError};
 use crate::store::{IMAGE_PAGES_MOST, IMAGES_MOST, PlainFile};
 
 impl FileRegionBuilder {
-    /// Opens the file and shows all of it in a region, as a private mapping does: writes stay in
-    /// the region, within the budget, and never reach the file. Pages come from the file when they
-    /// are touched; one that was not written is dropped when it is evicted, and comes from there
-    /// again. Changes of the file by others may show or not. The region is as long as the file is
-    /// now, rounded up as [`Managed::len`](crate::Managed::len) tells, with zeroes behind its end.
-    /// A touch of a page that can't be read, or is behind the end of a file that others have cut,
-    /// raises SIGBUS; [`Region::read_at`] returns an error in its place. Blocks until earlier
-    /// writes of others there are on the disk.
+    /// Opens the file and shows it, or a part of it, in a region, as a private mapping does: writes
+    /// stay in the region, within the budget, and never reach the file. Pages come from the file
+    /// when they are touched; one that was not written is dropped when it is evicted, and comes
+    /// from there again. Changes of the file by others may show or not. The region is as long as
+    /// that is now, rounded up as [`Managed::len`](crate::Managed::len) tells, with zeroes behind
+    /// its end. A touch of a page that can't be read, or is behind the end of a file that others
+    /// have cut, raises SIGBUS; [`Region::read_at`] returns an error in its place. Blocks until
+    /// earlier writes of others there are on the disk.
     ///
     /// # Errors
     /// See [`MapFileError`].
@@ -29,9 +29,6 @@ impl FileRegionBuilder {
         let (shared, path, file, state) = self.open_private()?;
         let engine = Arc::clone(shared.engine()?);
         let len = Bytes::new(state.len);
-        if len == Bytes::ZERO {
-            return Err(MapFileError::Empty { path });
-        }
         if len.get().div_ceil(engine.store.page_bytes() as u64) > IMAGE_PAGES_MOST {
             return Err(MapFileError::TooLong { path, len, base: engine.base });
         }
