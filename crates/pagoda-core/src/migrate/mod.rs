@@ -88,6 +88,7 @@ pub mod geometry;
 pub mod handshake;
 pub mod kept;
 pub mod missing;
+pub mod packing;
 pub mod pages;
 pub mod rate;
 pub mod received;

@@ -98,6 +98,7 @@ pub fn send_live(
     let shared = Shared {
         geometry,
         codec: options.send.codec,
+        only_if_faster: options.send.only_if_faster,
         stall: options.send.stall,
         progress: &progress,
         line: options.send.bandwidth.map(|per_s| Mutex::new(Line::new(per_s))),
