@@ -163,3 +163,24 @@ fn a_limit_that_would_look_like_a_lost_channel_is_refused() {
     assert!(matches!(sent, Err(Error::TooSlow { .. })), "{sent:?}");
     assert!(matches!(received, Err(Error::NobodyCame(_))), "{received:?}");
 }
+
+/// Packed for the first turn of each channel, and as it is for the second, to compare.
+#[test]
+fn a_sender_that_packs_only_if_that_is_faster_tries_both() {
+    const SIZE: usize = 24 << 20;
+    let place = Place::with_image(1, 0);
+    let content: Vec<u8> = (0..SIZE).map(|i| (i / 11) as u8).collect();
+    fs::write(place.image(), &content).expect("written");
+    let wire_bytes = [false, true].map(|only_if_faster| {
+        let sending = SendOptions { channels: 1, only_if_faster, ..send_options() };
+        let (sent, received) = transfer(&place, &sending, &receive_options());
+        received.expect("received");
+        assert!(place.is_equal());
+        fs::remove_file(place.arrived()).expect("it is there");
+        sent.expect("sent").wire_bytes
+    });
+    assert!(wire_bytes[0] < SIZE as u64 / 4, "{wire_bytes:?}");
+    // One piece at least went as it is, and one packed.
+    let tried = (wire_bytes[0] + (1 << 20))..(SIZE as u64 - (1 << 20));
+    assert!(tried.contains(&wire_bytes[1]), "{wire_bytes:?}");
+}

@@ -24,8 +24,8 @@ use crate::exit_error::ExitError;
 /// trade.
 #[derive(clap::Args)]
 pub struct RecvArgs {
-    /// Where to listen: HOST:PORT, tcp://HOST:PORT or unix:///PATH. Port 0 takes any, which is then
-    /// shown.
+    /// Where to listen: HOST:PORT, tcp://HOST:PORT, unix:///PATH, or at several addresses,
+    /// tcp://HOST:PORT,HOST:PORT. Port 0 takes any, which is then shown.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7000")]
     listen: Endpoint,
     /// The file to make. Nothing may be there.

@@ -25,15 +25,17 @@ pub struct SendArgs {
     /// The image: a regular file.
     #[arg(value_name = "IMAGE")]
     image: PathBuf,
-    /// Where `pagoda recv` listens: tcp://HOST:PORT or unix:///PATH.
+    /// Where `pagoda recv` listens: tcp://HOST:PORT or unix:///PATH. Over several, as
+    /// tcp://HOST:PORT,HOST:PORT, the connections are spread.
     #[arg(value_name = "ADDRESS")]
     to: Endpoint,
     /// How many connections, each with a thread on either side.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=i64::from(CHANNELS_MAX)))]
     channels: u16,
-    /// How content is packed: none, lz4, zlib or zstd.
-    #[arg(long, value_name = "CODEC", default_value_t)]
-    codec: Codec,
+    /// How content is packed: none, lz4, zlib or zstd [default: lz4 where that is faster than none,
+    /// which is tried].
+    #[arg(long, value_name = "CODEC")]
+    codec: Option<Codec>,
     /// The most that all channels together send in a second, like 100M.
     #[arg(long, value_name = "SIZE")]
     bandwidth: Option<Bytes>,
@@ -48,7 +50,8 @@ pub fn run(args: &SendArgs) -> Result<ExitCode, ExitError> {
     let refused = |error: Error| ExitError::own(format_args!("could not {tried}: {error}"));
     let options = SendOptions {
         channels: args.channels,
-        codec: args.codec,
+        codec: args.codec.unwrap_or_default(),
+        only_if_faster: args.codec.is_none(),
         token: args.common.trust.token()?,
         tls: args.common.trust.credentials().map(ClientTls::new).transpose().map_err(refused)?,
         bandwidth: args.bandwidth,

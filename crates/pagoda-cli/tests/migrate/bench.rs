@@ -36,6 +36,7 @@ fn report_with(path: &OsStr, memory: &[&str]) -> Option<Value> {
         .args(["migrate", "--quick", "--json"])
         .args(memory)
         .env("PATH", path)
+        .env_remove("PAGODA_QEMU")
         .output()
         .expect("run");
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
@@ -64,7 +65,7 @@ fn the_bench_moves_every_case_and_counts_the_faults_of_others() {
         assert!(number(&format!("/codecs/{codec}/wire_bytes")) > 0.0);
     }
     for case in ["untouched", "resident-zeros", "idle", "full", "sparse"] {
-        for way in ["check-then-clear", "received-map", "drop", "placed", "huge-frames"] {
+        for way in ["check-then-clear", "received-map", "drop", "placed", "huge-frames", "thp"] {
             for figure in ["total_ms", "downtime_ms"] {
                 assert!(number(&format!("/cases/{case}/{way}/{figure}")) > 0.0);
             }
@@ -84,6 +85,8 @@ fn the_bench_moves_every_case_and_counts_the_faults_of_others() {
     if has_huge_pages() {
         let others = of("full", "received-map/dest_faults") - data;
         assert!(others < PROCESS_MOST, "{others} faults are not for a page: {report}");
+        // In huge pages one fault brings many.
+        assert!(of("full", "thp/faults_by_cause/data_write") < data / 10.0, "{report}");
     }
     // The policies differ in the policy: where they put content they fault alike.
     one_each(of("full", "drop/faults_by_cause/data_write"), data);
@@ -107,6 +110,10 @@ fn the_bench_moves_every_case_and_counts_the_faults_of_others() {
     assert_eq!(number("/stored/reinflated_pages"), 0.0);
     assert!(number("/wire/bytes_per_zero_page") < 1.0);
     assert!(number("/wire/memory_read_gib_s") > 0.0 && number("/ratios/zero_scan_of_memory") > 0.0);
+    for side in ["pagoda", "thp"] {
+        assert!(number(&format!("/sizes/64/{side}/total_ms")) > 0.0);
+    }
+    assert!(report["sizes"]["64"]["ratio_vs_qemu"].is_null(), "{report}");
     assert!(report["qemu"].is_null(), "{report}");
     let why = report["qemu_reason"].as_str().expect("a reason");
     assert!(!why.is_empty(), "{report}");
@@ -130,7 +137,7 @@ fn qemu_moves_the_same_memory_and_is_gone_afterwards() {
         return tell("QEMU beside the bench of migration", format!("{QEMU} is not on the PATH"));
     }
     // A size that no other test has.
-    let Some(report) = report_with(&path, &["--memory", "70M"]) else { return };
+    let Some(report) = report_with(&path, &["--memory", "70M", "--sizes", "70M"]) else { return };
     let number = |path: &str| {
         report.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("no {path} in {report}"))
     };
@@ -143,6 +150,10 @@ fn qemu_moves_the_same_memory_and_is_gone_afterwards() {
     // All of its content went over.
     let content = number("/cases/full/data_pages") * 4096.0;
     assert!(number("/qemu/full/wire_bytes") > content && number("/qemu/full/dest_rss") > content, "{report}");
+    assert!(number("/qemu/downtime_ms") >= 0.0 && number("/sizes/70/ratio_vs_qemu") > 0.0, "{report}");
+    if has_huge_pages() {
+        assert!(number("/qemu/thp") > 0.5, "{report}");
+    }
     assert!(number("/ratios/untouched_to_qemu_time") > 0.0 && number("/ratios/full_to_qemu_rate") > 0.0);
     assert!(!is_running_with(&format!("{}k", 70 << 10)), "one was left behind");
 }

@@ -1,12 +1,13 @@
 //! How memory moves to another process or host: the messages on the wire, and how they are applied.
 //!
 //! The image is cut into *stripes* of 2 MiB, and each stripe belongs to one channel (`geometry`).
-//! So no two channels ever touch the same page or share a huge frame, a page's older content can't
-//! overtake its newer, and no round needs a barrier between channels. Only in the *last* round of
-//! live memory, when its writer is stopped and all before it has arrived, the channels share the
-//! remaining pages of all stripes: each page is then named by one of them. A channel carries a
-//! sequence of frames (`frame`), and a small state machine notices any lost, doubled, swapped or
-//! missing frame (`channel`). Before that both sides agree on all of it (`handshake`).
+//! So no two channels ever touch the same page or share a huge frame, and a page's older content
+//! can't overtake its newer. From a *last* frame on the channels share all stripes: a sender of
+//! live memory lets each page be named by one of them in a round, and begins no round before all of
+//! the one before has arrived. If it can't switch it does so after an empty round, stripe by
+//! stripe; and piece by piece once its writer is stopped. A channel carries a sequence of frames
+//! (`frame`), and a small state machine notices any lost, doubled, swapped or missing frame
+//! (`channel`). Before that both sides agree on all of it (`handshake`).
 //!
 //! The destination is fresh, and fresh memory is zero: a page that is never named stays untouched,
 //! and a zero page that arrives first is not even touched. The received map (`received`) knows
@@ -88,6 +89,7 @@ pub mod geometry;
 pub mod handshake;
 pub mod kept;
 pub mod missing;
+pub mod packing;
 pub mod pages;
 pub mod rate;
 pub mod received;

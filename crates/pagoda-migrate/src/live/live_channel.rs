@@ -1,8 +1,9 @@
 //! One channel of a sender of live memory, between its rounds and in one.
 //!
-//! In a round it sends the pages due of its own stripes, and waits for the other channels. Once the
-//! writer is stopped all channels share the remaining pages, piece by piece. This module must never
-//! take pages as sent without sending them or failing.
+//! In a round it sends the pages due of its own stripes, or of those that no other channel has
+//! taken, and waits for the other channels. Once the writer is stopped all channels share the
+//! remaining pages, piece by piece. This module must never take pages as sent without sending them
+//! or failing.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -56,7 +57,24 @@ impl Busy {
 impl<'a> Lane<'a> {
     /// Sends all that is to be sent of this channel's stripes.
     pub(crate) fn send(&mut self, rounds: &Rounds<'a>) -> Result<(), Error> {
-        for first in rounds.geometry.stripes_of(self.outlet.channel()) {
+        let mut own = rounds.geometry.stripes_of(self.outlet.channel());
+        self.send_each(rounds, || own.next())
+    }
+
+    /// Sends all that is to be sent, stripe by stripe, with the other channels. Stripes go whole: a
+    /// base page that is evicted meanwhile may be read twice in a round, and both must go over one
+    /// channel. All channels have ended the round before: earlier content of a stripe is there.
+    pub(crate) fn send_shared(&mut self, rounds: &Rounds<'a>) -> Result<(), Error> {
+        if rounds.is_first() {
+            // Without a round that has ended no channel may name another one's stripes.
+            self.outlet.sync()?;
+            self.outlet.last()?;
+        }
+        self.send_each(rounds, || rounds.next_stripe())
+    }
+
+    fn send_each(&mut self, rounds: &Rounds<'a>, mut next: impl FnMut() -> Option<u64>) -> Result<(), Error> {
+        while let Some(first) = next() {
             self.outlet.check()?;
             let (data, zero) = (rounds.data.take_stripe(first), rounds.zero.take_stripe(first));
             if !(data.is_empty() && zero.is_empty()) {

@@ -1,8 +1,9 @@
 //! The sender of memory that is written while it is sent: rounds over dirty pages, until few enough
 //! are left to stop the writer for them.
 //!
-//! In a round each channel sends the pages due of its own stripes, and waits for the others. The
-//! pages written meanwhile are then collected, and [`Convergence`] decides the next step. Once the
+//! In a round the channels send the pages due, each stripe by one of them, and wait for each other.
+//! If it may switch each stripe has its channel; otherwise the next free one takes it. The pages
+//! written meanwhile are then collected, and [`Convergence`] decides the next step. Once the
 //! writer is stopped all remaining pages are collected once, and sent by all channels together, or
 //! owed; `owing` sends the owed ones. Before the commit it checks that the writer has stopped:
 //! pages that are only swapped out then were sent as they are. This module must never commit
@@ -59,7 +60,7 @@ pub(crate) struct Rounds<'a> {
     pub(crate) data: PageSet,
     pub(crate) zero: PageSet,
     first: bool,
-    /// The first page that no channel has taken yet while all share the remaining pages.
+    /// The first page that no channel has taken yet in a round that all share.
     rest: AtomicU64,
     pace: Pace,
 }
@@ -98,6 +99,7 @@ pub fn send_live(
     let shared = Shared {
         geometry,
         codec: options.send.codec,
+        only_if_faster: options.send.only_if_faster,
         stall: options.send.stall,
         progress: &progress,
         line: options.send.bandwidth.map(|per_s| Mutex::new(Line::new(per_s))),
@@ -121,7 +123,11 @@ pub fn send_live(
         lanes.push(Lane {
             outlet: Outlet::new(&shared, channel, connection, &orders)?,
             reader: source.reader(options.send.codec != Codec::None).map_err(Error::Source)?,
-            room: Room::default(),
+            // A thread may wait for a page that was asked for: not for 2 MiB to be cleared as well.
+            room: match channel < geometry.channels() {
+                true => Room::in_huge_page().map_err(Error::System)?,
+                false => Room::default(),
+            },
         });
     }
     let askers = lanes.split_off(usize::from(geometry.channels()));
@@ -140,9 +146,9 @@ pub fn send_live(
     lanes = rounds.while_stopped(lanes, watch)?;
     let pace = rounds.pace;
     let mut look = || watch(&progress, &pace);
+    // A few bytes to receivers that have read all before: it never waits.
     let end = |mut lane: Lane<'_>| lane.outlet.end().map(|()| lane.outlet.into_parts());
-    let tasks = lanes.into_iter().map(|lane| || end(lane)).collect();
-    let ended = workers::run(&orders, tasks, &closers, Shutdown::Write, &mut look)?;
+    let ended = lanes.into_iter().map(end).collect::<Result<_, _>>()?;
     commit_all(ended, &orders, &closers, options.send.stall, &mut look)?;
     Ok(Moved { counts: progress.counts(), pace, downtime: stopped.elapsed(), owed_for: None })
 }
@@ -165,10 +171,12 @@ impl<'a> Rounds<'a> {
                 Otherwise::PostCopy => LastResort::PostCopy,
             },
         });
+        let say = if options.otherwise == Otherwise::PostCopy { Lane::send } else { Lane::send_shared };
         self.collect()?;
         loop {
+            *self.rest.get_mut() = 0;
             let (started, before) = (Instant::now(), content_bytes(self.progress));
-            lanes = self.each_lane(lanes, Lane::send, watch)?;
+            lanes = self.each_lane(lanes, say, watch)?;
             let took = started.elapsed();
             let Left { left, written } = self.collect()?;
             let sent = content_bytes(self.progress).saturating_sub(before);
@@ -230,6 +238,16 @@ impl<'a> Rounds<'a> {
         let written = self.source.collect(&self.data, &self.zero).map_err(Error::Source)?;
         let bytes = |pages: u64| Bytes::new(pages * OS_PAGE as u64);
         Ok(Left { left: bytes(self.data.count() + self.zero.count()), written: bytes(written) })
+    }
+
+    /// The first page of the next stripe, for one channel alone.
+    pub(crate) fn next_stripe(&self) -> Option<u64> {
+        let first = self.rest.fetch_add(u64::from(STRIPE_PAGES), Ordering::Relaxed);
+        (first < self.geometry.pages()).then_some(first)
+    }
+
+    pub(crate) const fn is_first(&self) -> bool {
+        self.first
     }
 
     /// The next remaining pages, for one channel alone: a piece; or a stripe that is left whole,

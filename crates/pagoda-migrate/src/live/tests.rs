@@ -1,4 +1,5 @@
-//! The last round of live memory: all channels share the remaining pages, of any stripe.
+//! What channels share of live memory: stripes in each round, and in the last one the remaining
+//! pages.
 
 use std::io;
 use std::sync::atomic::AtomicUsize;
@@ -122,5 +123,71 @@ fn the_rest_of_one_stripe_goes_over_all_channels() {
             destination.read_at(page * PAGE as u64, &mut is).expect("read");
             assert_eq!(is, [Hot::byte(page, 3); PAGE], "page {page} under {zero:?}");
         }
+    }
+}
+
+/// Stripes of memory that is not written. The first one is not read before all others were.
+struct Uneven {
+    collected: AtomicUsize,
+    read: AtomicUsize,
+}
+
+const STRIPES: usize = IMAGE.get() as usize / STRIPE_BYTES;
+
+impl LiveSource for Uneven {
+    fn size(&self) -> Bytes {
+        IMAGE
+    }
+
+    fn collect(&self, data: &PageSet, _zero: &PageSet) -> io::Result<u64> {
+        if self.collected.fetch_add(1, Ordering::Relaxed) > 0 {
+            return Ok(0);
+        }
+        let pages = self.size().get() / PAGE as u64;
+        data.add(0..pages);
+        Ok(pages)
+    }
+
+    fn hand_out_again(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn reader<'a>(&'a self, _packs: bool) -> io::Result<Box<dyn LiveReader + 'a>> {
+        Ok(Box::new(self))
+    }
+}
+
+impl LiveReader for &Uneven {
+    fn read(&mut self, first: u64, room: &mut Room, _packed: &mut TakePacked<'_>) -> io::Result<()> {
+        if first == 0 {
+            until("another channel reads the others", || self.read.load(Ordering::Relaxed) == STRIPES - 1);
+        }
+        self.read.fetch_add(1, Ordering::Relaxed);
+        for page in 0..STRIPE_PAGES {
+            room.put(page..page + 1).fill((first % 251) as u8 + 1);
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_channel_that_is_busy_leaves_its_stripes_to_others() {
+    let uneven = Uneven { collected: AtomicUsize::new(0), read: AtomicUsize::new(0) };
+    let live = LiveOptions {
+        send: SendOptions { channels: 2, ..SendOptions::default() },
+        downtime: Duration::from_secs(60),
+        rounds: 5,
+        otherwise: Otherwise::StopForLonger,
+    };
+    let mut destination = MemoryDestination::new();
+    let (received, sent) = receive_from(&mut destination, &options(), |to| {
+        send_live(&uneven, &to, &live, &mut Nobody, &mut |_, _| ControlFlow::Continue(()))
+    });
+    received.expect("received");
+    sent.expect("sent");
+    for stripe in 0..STRIPES as u64 {
+        let mut is = [0; PAGE];
+        destination.read_at(stripe * STRIPE_BYTES as u64, &mut is).expect("read");
+        assert_eq!(is, [(stripe * u64::from(STRIPE_PAGES) % 251) as u8 + 1; PAGE], "stripe {stripe}");
     }
 }

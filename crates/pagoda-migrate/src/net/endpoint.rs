@@ -18,12 +18,14 @@ pub enum Endpoint {
     /// A socket in the file system. The permissions of its directory decide which users can
     /// connect.
     Unix(PathBuf),
+    /// Several of TCP: a sender spreads its channels over them, and a receiver listens at all.
+    Several(Vec<Self>),
 }
 
 impl FromStr for Endpoint {
     type Err = String;
 
-    /// Reads `tcp://HOST:PORT`, `HOST:PORT` or `unix:///PATH`.
+    /// Reads `tcp://HOST:PORT`, `HOST:PORT` or `unix:///PATH`; several of TCP with commas between.
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
@@ -32,6 +34,14 @@ impl FromStr for Endpoint {
         };
         if let Some(path) = text.strip_prefix("unix://") {
             return if path.starts_with('/') { Ok(Self::Unix(path.into())) } else { Err(wrong()) };
+        }
+        if text.contains(',') {
+            let each = text.strip_prefix("tcp://").unwrap_or(text).split(',');
+            let each = each.map(|one| match one.parse() {
+                Ok(Self::Unix(_)) => Err(wrong()),
+                other => other,
+            });
+            return each.collect::<Result<_, _>>().map(Self::Several);
         }
         let (host, port) = text.strip_prefix("tcp://").unwrap_or(text).rsplit_once(':').ok_or_else(wrong)?;
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
@@ -50,6 +60,11 @@ impl fmt::Display for Endpoint {
             Self::Tcp { host, port } if host.contains(':') => write!(f, "tcp://[{host}]:{port}"),
             Self::Tcp { host, port } => write!(f, "tcp://{host}:{port}"),
             Self::Unix(path) => write!(f, "unix://{}", path.display()),
+            Self::Several(all) => {
+                let each = all.iter().map(ToString::to_string);
+                let each = each.map(|one| one.strip_prefix("tcp://").map_or(one.clone(), str::to_owned));
+                write!(f, "tcp://{}", each.collect::<Vec<_>>().join(","))
+            }
         }
     }
 }
@@ -64,7 +79,22 @@ impl Endpoint {
             Self::Tcp { host, .. } => {
                 host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
             }
+            Self::Several(all) => all.iter().all(Self::is_local),
         }
+    }
+
+    /// Each single address.
+    pub(crate) fn each(&self) -> &[Self] {
+        match self {
+            Self::Several(all) => all,
+            one => std::slice::from_ref(one),
+        }
+    }
+
+    /// The addresses in the order in which a channel tries them: its own first.
+    pub(crate) fn in_turn(&self, channel: u16) -> impl Iterator<Item = &Self> {
+        let all = self.each();
+        all.iter().cycle().skip(usize::from(channel) % all.len().max(1)).take(all.len())
     }
 }
 
@@ -82,14 +112,25 @@ mod tests {
             ("tcp://example.org:65535", false),
             ("tcp://localhost:1", true),
             ("unix:///run/a b.sock", true),
+            ("unix:///run/a,b.sock", true),
+            ("tcp://127.0.0.1:1,[::1]:2", true),
+            ("tcp://127.0.0.1:1,10.0.0.1:2,example.org:3", false),
         ] {
             let endpoint: Endpoint = text.parse().expect(text);
             assert_eq!((endpoint.to_string().as_str(), endpoint.is_local()), (text, local));
         }
         assert_eq!("127.0.0.1:7000".parse(), Ok(Endpoint::Tcp { host: "127.0.0.1".to_owned(), port: 7000 }));
-        for text in
-            ["", "tcp://", "127.0.0.1", "tcp://:7000", "unix://relative", "tcp://host:70000", "http://a:1"]
-        {
+        for text in [
+            "",
+            "tcp://",
+            "127.0.0.1",
+            "tcp://:7000",
+            "unix://relative",
+            "tcp://host:70000",
+            "http://a:1",
+            "a:1,",
+            "a:1,unix:///b",
+        ] {
             assert!(text.parse::<Endpoint>().is_err_and(|error| error.contains("tcp://HOST:PORT")), "{text}");
         }
     }

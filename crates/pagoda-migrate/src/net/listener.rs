@@ -5,9 +5,10 @@
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::TcpListener;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -34,9 +35,14 @@ pub(crate) enum Accepted {
     NoRoom,
 }
 
-/// A socket that waits for senders. Dropping it ends that, and removes a Unix socket's file.
+/// A socket that waits for senders, or several. Dropping it ends that, and removes a Unix socket's
+/// file.
 #[derive(Debug)]
-pub struct Listener(ListenerKind);
+pub struct Listener {
+    all: Vec<ListenerKind>,
+    /// The first to be looked at: connections to one must not keep others waiting.
+    turn: AtomicUsize,
+}
 
 impl Listener {
     /// Listens there.
@@ -45,21 +51,11 @@ impl Listener {
     /// Those of bind(2). A Unix socket's path that exists is in use, whether or not a process still
     /// listens there.
     pub fn bind(at: &Endpoint) -> io::Result<Self> {
-        match at {
-            Endpoint::Tcp { host, port } => {
-                let listener = TcpListener::bind((host.as_str(), *port))?;
-                listener.set_nonblocking(true)?;
-                Ok(Self(ListenerKind::Tcp(listener)))
-            }
-            Endpoint::Unix(path) => {
-                let listener = UnixListener::bind(path)?;
-                let listener = Self(ListenerKind::Unix(listener, path.clone()));
-                if let ListenerKind::Unix(socket, _) = &listener.0 {
-                    socket.set_nonblocking(true)?;
-                }
-                Ok(listener)
-            }
+        let all = at.each().iter().map(ListenerKind::bind).collect::<io::Result<Vec<_>>>()?;
+        if all.is_empty() {
+            return Err(ErrorKind::InvalidInput.into());
         }
+        Ok(Self { all, turn: AtomicUsize::new(0) })
     }
 
     /// Where it listens: with the port that it got.
@@ -67,12 +63,9 @@ impl Listener {
     /// # Errors
     /// Those of getsockname(2).
     pub fn endpoint(&self) -> io::Result<Endpoint> {
-        match &self.0 {
-            ListenerKind::Tcp(listener) => {
-                let address = listener.local_addr()?;
-                Ok(Endpoint::Tcp { host: address.ip().to_string(), port: address.port() })
-            }
-            ListenerKind::Unix(_, path) => Ok(Endpoint::Unix(path.clone())),
+        match &self.all[..] {
+            [one] => one.endpoint(),
+            all => all.iter().map(ListenerKind::endpoint).collect::<io::Result<_>>().map(Endpoint::Several),
         }
     }
 
@@ -105,11 +98,7 @@ impl Listener {
     ) -> io::Result<Accepted> {
         let until = Instant::now() + limit;
         loop {
-            let accepted = match &self.0 {
-                ListenerKind::Tcp(listener) => listener.accept().map(|(stream, _)| Kind::Tcp(stream)),
-                ListenerKind::Unix(listener, _) => listener.accept().map(|(stream, _)| Kind::Unix(stream)),
-            };
-            match accepted {
+            match self.try_accept() {
                 Ok(kind) => {
                     let blocks = match &kind {
                         Kind::Tcp(stream) => stream.set_nonblocking(false),
@@ -132,24 +121,81 @@ impl Listener {
         }
     }
 
+    /// A connection that waits at any of the sockets. Any other failure than that there is none
+    /// comes first.
+    fn try_accept(&self) -> io::Result<Kind> {
+        let first = self.turn.fetch_add(1, Ordering::Relaxed) % self.all.len();
+        let (before, from) = self.all.split_at(first);
+        let mut none = ErrorKind::WouldBlock.into();
+        for one in from.iter().chain(before) {
+            match one.accept() {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => none = error,
+                other => return other,
+            }
+        }
+        Err(none)
+    }
+
     /// Returns when a connection may have come, when the bell rings, or after `limit`; true if it
     /// rings. A sender waits for each of its channels in turn, so that polling would add up.
     fn await_connection(&self, bell: Option<&UnixStream>, limit: Duration) -> io::Result<bool> {
-        let socket = match &self.0 {
-            ListenerKind::Tcp(listener) => listener.as_fd(),
-            ListenerKind::Unix(listener, _) => listener.as_fd(),
-        };
         let limit = Timespec::try_from(limit).map_err(io::Error::other)?;
-        let look = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
         // Each once: a connection may come between two looks at the same socket.
-        let mut looks: Vec<_> =
-            [Some(socket), bell.map(AsFd::as_fd)].into_iter().flatten().map(look).collect();
+        let sockets = self.all.iter().map(ListenerKind::as_fd).chain(bell.map(AsFd::as_fd));
+        let mut looks: Vec<_> = sockets.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         match poll(&mut looks, Some(&limit)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let is_ready = |look: &PollFd<'_>| !look.revents().is_empty();
-        Ok(!is_ready(&looks[0]) && looks.get(1).is_some_and(is_ready))
+        let (sockets, bell) = looks.split_at(self.all.len());
+        let is_ready = |looks: &[PollFd<'_>]| looks.iter().any(|look| !look.revents().is_empty());
+        Ok(!is_ready(sockets) && is_ready(bell))
+    }
+}
+
+impl ListenerKind {
+    fn bind(at: &Endpoint) -> io::Result<Self> {
+        match at {
+            Endpoint::Tcp { host, port } => {
+                let listener = TcpListener::bind((host.as_str(), *port))?;
+                listener.set_nonblocking(true)?;
+                Ok(Self::Tcp(listener))
+            }
+            Endpoint::Unix(path) => {
+                let listener = UnixListener::bind(path)?;
+                let listener = Self::Unix(listener, path.clone());
+                if let Self::Unix(socket, _) = &listener {
+                    socket.set_nonblocking(true)?;
+                }
+                Ok(listener)
+            }
+            // No list is within a list.
+            Endpoint::Several(_) => Err(ErrorKind::InvalidInput.into()),
+        }
+    }
+
+    fn endpoint(&self) -> io::Result<Endpoint> {
+        match self {
+            Self::Tcp(listener) => {
+                let address = listener.local_addr()?;
+                Ok(Endpoint::Tcp { host: address.ip().to_string(), port: address.port() })
+            }
+            Self::Unix(_, path) => Ok(Endpoint::Unix(path.clone())),
+        }
+    }
+
+    fn accept(&self) -> io::Result<Kind> {
+        match self {
+            Self::Tcp(listener) => listener.accept().map(|(stream, _)| Kind::Tcp(stream)),
+            Self::Unix(listener, _) => listener.accept().map(|(stream, _)| Kind::Unix(stream)),
+        }
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(listener) => listener.as_fd(),
+            Self::Unix(listener, _) => listener.as_fd(),
+        }
     }
 }
 
@@ -174,9 +220,9 @@ fn is_one_of(error: &io::Error, errnos: &[Errno]) -> bool {
     errnos.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
-impl Drop for Listener {
+impl Drop for ListenerKind {
     fn drop(&mut self) {
-        if let ListenerKind::Unix(_, path) = &self.0 {
+        if let Self::Unix(_, path) = self {
             let _ = fs::remove_file(path);
         }
     }

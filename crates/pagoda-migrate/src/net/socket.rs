@@ -74,7 +74,7 @@ impl Socket {
         Ok(Self { kind, stall, deadline: None })
     }
 
-    /// Connects. Blocks for as long as `limit`, for each address that the name has.
+    /// Connects to one address. Blocks for as long as `limit`, for each address that the name has.
     pub(crate) fn connect(to: &Endpoint, limit: Duration, stall: Duration) -> io::Result<Self> {
         match to {
             Endpoint::Unix(path) => Self::new(Kind::Unix(connect_unix(path, limit)?), stall),
@@ -88,6 +88,8 @@ impl Socket {
                 }
                 Err(last)
             }
+            // A channel has one of them.
+            Endpoint::Several(_) => Err(ErrorKind::InvalidInput.into()),
         }
     }
 

@@ -94,6 +94,7 @@ impl ClientTls {
             Endpoint::Tcp { host, .. } => ServerName::try_from(host.clone()).map_err(refused)?,
             // A path is no name that a certificate could be about.
             Endpoint::Unix(_) => return Err(refused("a Unix socket needs none")),
+            Endpoint::Several(_) => return Err(refused("a certificate is about one name")),
         };
         let client = ClientConnection::new(Arc::clone(&self.0), name).map_err(refused)?;
         Ok(Connection::Client(Box::new(StreamOwned::new(client, socket))))

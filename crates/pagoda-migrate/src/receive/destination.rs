@@ -186,11 +186,13 @@ impl FileDestination for ImageDestination {
     }
 }
 
-/// Private anonymous memory of our own, in OS pages: a page that was never written has no frame.
+/// Private anonymous memory of our own. In OS pages, unless asked otherwise: a page that was never
+/// written has no frame.
 #[derive(Default)]
 pub struct MemoryDestination {
     memory: Option<ByteStore>,
     size: Bytes,
+    is_huge: bool,
 }
 
 impl MemoryDestination {
@@ -198,6 +200,13 @@ impl MemoryDestination {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The same in huge pages, where the kernel has them: a VMM asks for them for its guest. One
+    /// page that arrives then holds 2 MiB.
+    #[must_use]
+    pub fn in_huge_pages() -> Self {
+        Self { is_huge: true, ..Self::default() }
     }
 
     /// Its size, once a sender has said it.
@@ -226,7 +235,10 @@ impl Destination for MemoryDestination {
     fn prepare(&mut self, size: Bytes) -> io::Result<()> {
         match &self.memory {
             Some(memory) if self.size == size => memory.discard(0..memory.len())?,
-            _ => self.memory = Some(ByteStore::reserve(size.as_usize(), Backing::Small)?),
+            _ => {
+                let backing = if self.is_huge { Backing::Huge } else { Backing::Small };
+                self.memory = Some(ByteStore::reserve(size.as_usize(), backing)?);
+            }
         }
         self.size = size;
         Ok(())

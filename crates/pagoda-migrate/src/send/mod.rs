@@ -7,6 +7,7 @@
 pub(crate) mod source;
 pub(crate) mod stripes;
 
+use std::io::ErrorKind;
 use std::net::Shutdown;
 use std::ops::ControlFlow;
 use std::sync::Mutex;
@@ -34,8 +35,8 @@ use crate::send::source::Source;
 use crate::wire::frame_writer::{Outlet, Shared};
 use crate::workers;
 
-/// How to send: by default over 2 channels, packed with LZ4, in the clear, without a limit, and
-/// with 30 s of patience, 60 s after a switch.
+/// How to send: by default over 2 channels, packed with LZ4 where that saves time, in the clear,
+/// without a limit, and with 30 s of patience, 60 s after a switch.
 #[derive(Clone)]
 pub struct SendOptions {
     /// How many connections, from 1 to
@@ -43,6 +44,9 @@ pub struct SendOptions {
     pub channels: u16,
     /// How content is packed.
     pub codec: Codec,
+    /// Whether it is packed only where that saves time: each channel tries both ways, time and
+    /// again. Otherwise all content is that gets shorter.
+    pub only_if_faster: bool,
     /// The token that the receiver demands, if it does.
     pub token: Option<Token>,
     /// TLS; plain without.
@@ -61,6 +65,7 @@ impl Default for SendOptions {
         Self {
             channels: 2,
             codec: Codec::default(),
+            only_if_faster: true,
             token: None,
             tls: None,
             bandwidth: None,
@@ -92,6 +97,7 @@ pub fn send(
     let shared = Shared {
         geometry,
         codec: options.codec,
+        only_if_faster: options.only_if_faster,
         stall: options.stall,
         progress: &progress,
         line: options.bandwidth.map(|per_s| Mutex::new(Line::new(per_s))),
@@ -179,15 +185,33 @@ pub(crate) fn connect(
         if watch(&nothing_yet).is_break() {
             return Err(Error::Cancelled);
         }
-        let socket = Socket::connect(to, limit, options.stall).map_err(Error::Connect)?;
-        let mut connection = match &options.tls {
-            Some(tls) => tls.over(socket, to)?,
-            None => Connection::Plain(socket),
-        };
+        let mut connection = connect_one(channel, to, options, limit)?;
         handshake::introduce(&mut connection, Hello { channel, ..hello }, options.token.as_ref(), limit)?;
         connections.push(connection);
     }
     Ok(connections)
+}
+
+/// Connects one channel, over its address or the next one that answers.
+fn connect_one(
+    channel: u16,
+    to: &Endpoint,
+    options: &SendOptions,
+    limit: Duration,
+) -> Result<Connection, Error> {
+    let mut last = None;
+    for address in to.in_turn(channel) {
+        match Socket::connect(address, limit, options.stall) {
+            Ok(socket) => {
+                return match &options.tls {
+                    Some(tls) => tls.over(socket, address),
+                    None => Ok(Connection::Plain(socket)),
+                };
+            }
+            Err(error) => last = Some(error),
+        }
+    }
+    Err(Error::Connect(last.unwrap_or_else(|| ErrorKind::InvalidInput.into())))
 }
 
 /// Says on channel 0 that all is there, and waits until the receiver has it for good.

@@ -12,6 +12,7 @@ use pagoda_core::migrate::frame::{Body, FRAME_BYTES, Frame};
 use pagoda_core::migrate::geometry::{Extent, Geometry, STRIPE_BYTES, StripeList};
 use pagoda_core::migrate::handshake::Codec;
 use pagoda_core::migrate::kept::{KEPT_BYTES, Kept};
+use pagoda_core::migrate::packing::Packing;
 use pagoda_core::migrate::rate::Line;
 use pagoda_core::migrate::reply::{REPLY_BYTES, Reply};
 use pagoda_core::size::Bytes;
@@ -45,6 +46,7 @@ const REASON: Duration = Duration::from_secs(1);
 pub(crate) struct Shared<'a> {
     pub(crate) geometry: Geometry,
     pub(crate) codec: Codec,
+    pub(crate) only_if_faster: bool,
     pub(crate) stall: Duration,
     pub(crate) progress: &'a Progress,
     pub(crate) line: Option<Mutex<Line>>,
@@ -58,6 +60,8 @@ pub(crate) struct Outlet<'a> {
     orders: &'a Orders,
     outbound: Outbound,
     packer: Packer,
+    /// None if all is packed, or nothing.
+    packing: Option<Packing>,
     packed: Vec<u8>,
     buffer: Vec<u8>,
 }
@@ -76,6 +80,7 @@ impl<'a> Outlet<'a> {
             orders,
             outbound: Outbound::default(),
             packer: Packer::new(shared.codec).map_err(Error::System)?,
+            packing: (shared.only_if_faster && shared.codec != Codec::None).then(Packing::default),
             packed: vec![0; STRIPE_BYTES],
             buffer: Vec::with_capacity(BUFFER_BYTES),
         })
@@ -117,9 +122,14 @@ impl<'a> Outlet<'a> {
     /// Sends pages with their content.
     pub(crate) fn content(&mut self, extent: Extent, content: &[u8]) -> Result<(), Error> {
         self.shared.progress.add(Count::Data, u64::from(extent.count()));
+        let started_ns = now_ns();
         let digest = XxHash3_64::oneshot(content);
         let worth = content.len() - (content.len() >> WORTH_SHIFT);
-        match self.packer.pack(content, &mut self.packed[..worth]) {
+        let len = match &self.packing {
+            Some(packing) if !packing.packs() => None,
+            _ => self.packer.pack(content, &mut self.packed[..worth]),
+        };
+        match len {
             Some(len) => {
                 let packed = std::mem::take(&mut self.packed);
                 let body = Body::Data { extent, packed_bytes: len as u32, digest };
@@ -128,7 +138,11 @@ impl<'a> Outlet<'a> {
                 outcome
             }
             None => self.frame(Body::Stored { extent, digest }, content),
+        }?;
+        if let Some(packing) = &mut self.packing {
+            packing.note(extent.len(), now_ns().saturating_sub(started_ns));
         }
+        Ok(())
     }
 
     /// Sends a base page as a store has packed it.

@@ -3,6 +3,8 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -45,17 +47,25 @@ const SILENCE: Duration = Duration::from_secs(3);
 
 /// A line to `to`; the threads end with its connections.
 pub fn line(to: &Endpoint, plan: Plan) -> Endpoint {
+    counted_line(to, Some(plan)).0
+}
+
+/// A line, and the number of its connections so far.
+pub fn counted_line(to: &Endpoint, plan: Option<Plan>) -> (Endpoint, Arc<AtomicUsize>) {
+    let count = Arc::<AtomicUsize>::default();
+    let counted = Arc::clone(&count);
     let Endpoint::Tcp { host, port } = to.clone() else { panic!("a line is of TCP") };
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port_here = listener.local_addr().expect("an address").port();
     thread::spawn(move || {
         for (channel, sender) in listener.incoming().enumerate() {
             let Ok(sender) = sender else { return };
+            counted.fetch_add(1, Ordering::SeqCst);
             let Ok(receiver) = TcpStream::connect((host.as_str(), port)) else { return };
             let _ = (sender.set_nodelay(true), receiver.set_nodelay(true));
             let (back_from, back_to) =
                 (receiver.try_clone().expect("a handle"), sender.try_clone().expect("a handle"));
-            let plan = (channel == plan.channel).then_some(plan);
+            let plan = plan.filter(|plan| channel == plan.channel);
             let (back, there): (Option<Plan>, Option<Plan>) = match plan {
                 Some(plan) if plan.is_of_the_receiver => (Some(plan), None),
                 plan => (None, plan),
@@ -64,7 +74,7 @@ pub fn line(to: &Endpoint, plan: Plan) -> Endpoint {
             thread::spawn(move || forward(sender, receiver, there));
         }
     });
-    Endpoint::Tcp { host: "127.0.0.1".to_owned(), port: port_here }
+    (Endpoint::Tcp { host: "127.0.0.1".to_owned(), port: port_here }, count)
 }
 
 fn forward(mut from: TcpStream, mut to: TcpStream, plan: Option<Plan>) {

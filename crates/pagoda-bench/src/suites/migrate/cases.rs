@@ -99,6 +99,19 @@ pub fn digest(size: Bytes, read: impl Fn(u64, &mut [u8]) -> io::Result<()>) -> i
     Ok(digest)
 }
 
+/// The digest of `size` bytes of `full`, without memory that holds them.
+pub fn digest_of_full(size: Bytes) -> io::Result<u64> {
+    let pages = Pages::new(1, INCOMPRESSIBLE);
+    digest(size, |offset, into| {
+        let first = Bytes::new(offset).as_usize() / PAGE_BYTES;
+        match Case::Full.uses(first) {
+            Some(true) => pages.fill(first as u64, into),
+            _ => into.fill(0),
+        }
+        Ok(())
+    })
+}
+
 /// The digest of a region of this process.
 pub fn digest_of(region: &Region) -> io::Result<u64> {
     digest(Bytes::new(region.len() as u64), |offset, into| {

@@ -60,6 +60,8 @@ pub struct DestinationArgs {
 pub enum Into {
     /// Plain memory, which faults as it is touched, as in other migrations.
     Memory,
+    /// The same, backed by the kernel's transparent huge pages, as QEMU's is.
+    HugeMemory,
     /// A region, in base pages of 4 KiB.
     Region,
     /// A region in base pages of 64 KiB.
@@ -109,6 +111,7 @@ pub fn run(args: &DestinationArgs) -> anyhow::Result<Arrived> {
     let base = match args.into {
         Into::Nowhere => return discard_all(),
         Into::Memory => return receive_into(args, MemoryDestination::new()),
+        Into::HugeMemory => return receive_into(args, MemoryDestination::in_huge_pages()),
         Into::Region => BasePage::K4,
         Into::LargeRegion | Into::LateRegion => BasePage::K64,
         Into::HugeRegion => BasePage::M2,

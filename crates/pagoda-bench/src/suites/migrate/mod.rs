@@ -5,7 +5,8 @@
 //! first round is discarded. The three policies receive into plain memory, where every page is
 //! faulted in as it is touched. So other migrations do, the series' figures are of that, and the
 //! ways differ in the policy alone. Pagoda's default, `drop` into a region whose pages are put in
-//! place, is two ways of its own: by OS pages, and by huge frames. This module must never report a
+//! place, is two ways of its own: by OS pages, and by huge frames. One more is plain memory in huge
+//! pages, as QEMU's is. This module must never report a
 //! run whose content differs at the destination: such a run ends the bench.
 
 mod cases;
@@ -16,8 +17,10 @@ mod live;
 mod qemu;
 mod recovery;
 pub mod report;
+mod sizes;
 mod trial;
 
+use std::collections::BTreeSet;
 use std::hint::black_box;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -36,7 +39,7 @@ use crate::load::data::{PAGE_BYTES, Pages};
 use crate::measure::machine::last_level_cache_bytes;
 use crate::measure::turns::turns;
 use crate::report::json;
-use cases::{Case, USUAL, write_page};
+use cases::{Case, USUAL, digest_of, write_page};
 use certificates::Certificates;
 use destination::Into;
 use qemu::Qemu;
@@ -56,7 +59,8 @@ Keys of the JSON, medians of the rounds that count, some with the least and the 
                               others untouched. zero_pages were read and found zero, data_pages have content; a page that
                               holds no memory is neither
   cases.CASE.HOW              the cost of receiving. HOW is a policy, into plain memory: check-then-clear, received-map, drop; or where
-                              drop has the kernel put pages in place: placed, a region in base pages of 4 KiB, and huge-frames, one of 2 MiB.
+                              drop has the kernel put pages in place: placed, a region in base pages of 4 KiB, and huge-frames, one of 2 MiB;
+                              or thp, received-map into plain memory in transparent huge pages, as QEMU's is.
                               dest_faults of the whole process; faults_by_cause, of its threads that receive, while they look whether a
                               page is zero, make it so, and write content: zero_check, zero_write, data_write; total_ms until all was
                               confirmed; gib_s of content; moved_bytes that came to their places by a move out of a frame into which
@@ -91,10 +95,17 @@ Keys of the JSON, medians of the rounds that count, some with the least and the 
   ratios.untouched_to_qemu_time, ratios.full_to_qemu_rate  our total_ms by QEMU's, and our gib_s by QEMU's, of placed; missing
                               without qemu
   loopback_limit_gib_s        the same channels sending, and discarding on arrival
-  qemu                        null if there is no qemu-system-x86_64 on the PATH, or if it failed; qemu_reason, null else, says why
+  sizes.MIB                   full of so many MiB, with a fresh region in each turn: pagoda, into a region with nothing asked for; thp;
+                              and qemu, null without it, as qemu.full. ratio_vs_qemu and thp_ratio_vs_qemu, gib_s of either over
+                              QEMU's, of each round
+  qemu                        null if PAGODA_QEMU names no QEMU and there is no qemu-system-x86_64 on the PATH, or if it failed;
+                              qemu_reason, null else, says why
   qemu.version                of that program
+  qemu.thp, qemu.downtime_ms  of qemu.full: the part of the destination's memory that is in huge pages, and how long QEMU says that its
+                              guest stood still
   qemu.untouched, qemu.full   the same memory moved by it, its multifd on 2 channels, in turn with ours: total_ms until its
-                              destination had all, dest_faults from before that listened, dest_rss, wire_bytes, gib_s of content
+                              destination had all, dest_faults from before that listened, dest_rss, wire_bytes, gib_s of content,
+                              downtime_ms
   memory_bytes, channels, rounds  the size of the run";
 
 /// The options of the bench.
@@ -113,6 +124,21 @@ pub struct MigrateArgs {
     /// Rounds that count, after one that is discarded [default: 5, quick: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
     rounds: Option<u16>,
+    /// The sizes at which full is moved beside QEMU, 64M at least [default: 64M,1G, quick: 64M]
+    #[arg(long, value_name = "SIZES", value_delimiter = ',')]
+    sizes: Vec<Bytes>,
+}
+
+impl MigrateArgs {
+    /// The sizes, each once.
+    fn sizes(&self) -> BTreeSet<Bytes> {
+        let own: &[Bytes] = match &self.sizes[..] {
+            [] if self.quick => &[sizes::LEAST],
+            [] => &[sizes::LEAST, Bytes::gib(1)],
+            named => named,
+        };
+        own.iter().map(|size| (*size).max(sizes::LEAST)).collect()
+    }
 }
 
 /// Runs `pagoda bench migrate`.
@@ -121,20 +147,25 @@ pub fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
     let memory = args.memory.unwrap_or(if args.quick { Bytes::mib(64) } else { Bytes::gib(1) });
     let memory = memory.max(Bytes::mib(64));
     let rounds = args.rounds.map_or(if args.quick { 1 } else { 5 }, usize::from);
-    let runs = (rounds + 1) * (Case::ALL.len() * Way::ALL.len() + Codec::ALL.len() + 4);
+    let wanted = args.sizes();
+    sizes::check(wanted.last().copied())?;
+    let runs = (rounds + 1) * (Case::ALL.len() * Way::ALL.len() + Codec::ALL.len() + 4 + 3 * wanted.len());
     let bench = Bench { memory, rounds, progress: command::progress(runs as u64, "run")? };
     let mut cases = Vec::new();
-    let mut beside = Beside { limits: Vec::new(), qemu: Qemu::find(std::env::var_os("PATH").as_deref()) };
+    let [named, path] = [qemu::VARIABLE, "PATH"].map(std::env::var_os);
+    let mut beside = Beside { limits: Vec::new(), qemu: Qemu::find(named.as_deref(), path.as_deref()) };
     for case in Case::ALL {
         cases.push((case, bench.case(case, &mut beside)?));
     }
     let ((codecs, tls), (live, late), stored) = (bench.codecs()?, bench.live()?, bench.stored()?);
     let recovery = bench.recovery(if args.quick { 4 } else { 32 })?;
+    let Beside { limits, mut qemu } = beside;
+    let by_size = wanted.into_iter().map(|size| sizes::measure(&bench, size, &mut qemu));
+    let sizes = by_size.collect::<anyhow::Result<_>>()?;
     bench.progress.finish_and_clear();
-    let Beside { limits, qemu } = beside;
     let qemu = qemu.map(Qemu::into_runs);
     let scan = scan(memory);
-    let measured = Outcomes { cases, codecs, tls, live, late, recovery, stored, limits, qemu, scan };
+    let measured = Outcomes { cases, codecs, tls, live, late, recovery, stored, limits, sizes, qemu, scan };
     let report = json::report("migrate", args.quick, report::figures(&measured, memory, rounds));
     command::print(&report, args.json);
     Ok(ExitCode::SUCCESS)
@@ -163,7 +194,11 @@ impl Way {
     const DROP: Self = Self::memory("drop", ZeroPolicy::Drop);
     const PLACED: Self = Self { name: "placed", zero: ZeroPolicy::Drop, into: Into::Region };
     const HUGE: Self = Self { name: "huge-frames", zero: ZeroPolicy::Drop, into: Into::HugeRegion };
-    const ALL: [Self; 5] = [Self::CHECK, Self::MAP, Self::DROP, Self::PLACED, Self::HUGE];
+    /// As QEMU from version 9 on.
+    const THP: Self = Self { name: "thp", zero: ZeroPolicy::ReceivedMap, into: Into::HugeMemory };
+    const ALL: [Self; 6] = [Self::CHECK, Self::MAP, Self::DROP, Self::PLACED, Self::HUGE, Self::THP];
+    /// Nothing asked for, at either end. Of `sizes` alone.
+    const DEFAULT: Self = Self { name: "pagoda", zero: ZeroPolicy::Drop, into: Into::LargeRegion };
 }
 
 /// The baselines with the same memory, each in turn with `placed`.
@@ -176,12 +211,13 @@ struct Beside {
 
 impl Beside {
     fn measure(&mut self, case: Case, region: &Region, counts: bool) -> anyhow::Result<()> {
+        let memory = Bytes::new(region.len() as u64);
         if case == Case::Full {
-            let limit = trial::loopback_limit_gib_s(Bytes::new(region.len() as u64))?;
+            let limit = trial::loopback_limit_gib_s(memory)?;
             self.limits.extend(counts.then_some(limit));
         }
         if let Ok(qemu) = &mut self.qemu
-            && let Err(error) = qemu.measure(case, region, counts)
+            && let Err(error) = qemu.measure(case, memory, || Ok(digest_of(region)?), counts)
         {
             self.qemu = Err(format!("{error:#}"));
         }
@@ -240,10 +276,10 @@ impl Bench {
                 region = fresh()?;
             }
             // Memory that the last run gave back to the kernel is warm for this one.
-            crate::warm(self.memory);
-            if way == Way::HUGE {
-                // Memory that was freed page by page need not be contiguous.
-                drop(HugeFrames::new(self.memory.as_usize() / HUGE_FRAME)?);
+            if [Way::HUGE, Way::THP].contains(&way) {
+                warm_huge(self.memory)?;
+            } else {
+                crate::warm(self.memory);
             }
             trial::run(&region, way.zero, way.into, Codec::None, &mut Idle)
         })
@@ -312,6 +348,14 @@ impl Bench {
         })?;
         Ok(measured.into_iter().flat_map(|(_, outcomes)| outcomes).collect())
     }
+}
+
+/// Touches memory and frees it, in OS pages and in huge ones: memory that was freed page by page
+/// need not be contiguous.
+fn warm_huge(memory: Bytes) -> anyhow::Result<()> {
+    crate::warm(memory);
+    drop(HugeFrames::new(memory.as_usize() / HUGE_FRAME)?);
+    Ok(())
 }
 
 /// The rate of finding zero pages, and of just reading the same memory.

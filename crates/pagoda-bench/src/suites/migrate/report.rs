@@ -15,6 +15,7 @@ use super::cases::Case;
 use super::destination::FaultsByCause;
 use super::qemu::{QemuRun, QemuRuns};
 use super::recovery::Recovery;
+use super::sizes::Sized;
 use super::trial::{CHANNELS, Outcome};
 use crate::load::data::PAGE_BYTES;
 use crate::measure::stats::{median_of, middle, middle_of, round};
@@ -41,6 +42,7 @@ pub struct Outcomes {
     pub stored: Vec<Outcome>,
     /// Rates of the loopback, each beside a run of `full`.
     pub limits: Vec<f64>,
+    pub sizes: Vec<Sized>,
     /// The runs of QEMU beside those of `untouched` and `full`, or the reason why there are none.
     pub qemu: Result<QemuRuns, String>,
     pub scan: Scan,
@@ -70,12 +72,12 @@ fn content_pages(outcome: &Outcome) -> f64 {
     (counts.data_pages + counts.packed_pages + counts.filled_pages) as f64
 }
 
-fn gib_s(outcome: &Outcome) -> f64 {
+pub fn gib_s(outcome: &Outcome) -> f64 {
     content_pages(outcome) * PAGE_BYTES as f64 / GIB / outcome.took.as_secs_f64()
 }
 
 /// The figures of one way to receive.
-fn figures_of(outcomes: &[Outcome]) -> Value {
+pub fn figures_of(outcomes: &[Outcome]) -> Value {
     let median = |of: fn(&Outcome) -> f64| median_of(outcomes, of);
     let cause = |pick: fn(&FaultsByCause) -> u64| {
         let faults = median_of(outcomes, |outcome| pick(&outcome.arrived.faults_by_cause) as f64);
@@ -109,30 +111,43 @@ fn case_figures(ways: &ByWay) -> Value {
     figures
 }
 
-fn qemu_figures(runs: &[QemuRun]) -> Value {
-    let gib_s = |run: &QemuRun| run.data_pages as f64 * PAGE_BYTES as f64 / GIB / run.total_ms * 1e3;
+pub fn qemu_gib_s(run: &QemuRun) -> f64 {
+    run.data_pages as f64 * PAGE_BYTES as f64 / GIB / run.total_ms * 1e3
+}
+
+/// The figures of QEMU in one case.
+pub fn qemu_figures(runs: &[QemuRun]) -> Value {
     json!({
         "total_ms": middle_of(runs, |run| run.total_ms),
         "dest_faults": middle_of(runs, |run| run.dest_faults as f64),
-        "gib_s": middle_of(runs, gib_s),
+        "gib_s": middle_of(runs, qemu_gib_s),
         "dest_rss": median_of(runs, |run| run.dest_rss_bytes as f64),
         "wire_bytes": median_of(runs, |run| run.wire_bytes as f64),
+        "downtime_ms": middle_of(runs, |run| run.downtime_ms),
     })
 }
 
 /// All figures of `measured`, in which each side has at least one round.
 pub fn figures(measured: &Outcomes, memory: Bytes, rounds: usize) -> Value {
-    let Outcomes { cases, codecs, tls, live, late, recovery, stored, limits, qemu, scan } = measured;
+    let Outcomes { cases, codecs, tls, live, late, recovery, stored, limits, sizes, qemu, scan } = measured;
     let cases: BTreeMap<_, _> = cases.iter().map(|(case, ways)| (case.name(), case_figures(ways))).collect();
     let codecs: BTreeMap<_, _> =
         codecs.iter().map(|(codec, outcomes)| (codec.to_string(), figures_of(outcomes))).collect();
     let (qemu, qemu_reason) = match qemu {
         Ok(QemuRuns { version, untouched, full }) => {
-            let [untouched, full] = [untouched, full].map(|runs| qemu_figures(runs));
-            (Some(json!({ "version": version, "untouched": untouched, "full": full })), None)
+            let figures = json!({
+                "version": version,
+                "thp": median_of(full, |run| run.dest_huge_part).map(round),
+                "downtime_ms": median_of(full, |run| run.downtime_ms),
+                "untouched": qemu_figures(untouched),
+                "full": qemu_figures(full),
+            });
+            (Some(figures), None)
         }
         Err(reason) => (None, Some(reason)),
     };
+    let sizes: BTreeMap<_, _> =
+        sizes.iter().map(|size| ((size.memory.get() >> 20).to_string(), size.figures())).collect();
     let count = |outcomes: &[Outcome], of: fn(&Outcome) -> u64| {
         median_of(outcomes, |outcome| of(outcome) as f64).map(|pages| pages as u64)
     };
@@ -173,6 +188,7 @@ pub fn figures(measured: &Outcomes, memory: Bytes, rounds: usize) -> Value {
         },
         "wire": scan,
         "loopback_limit_gib_s": middle(limits),
+        "sizes": sizes,
         "qemu": qemu,
         "qemu_reason": qemu_reason,
     }));
@@ -273,6 +289,12 @@ pub fn table(report: &Value) -> String {
     for (codec, figures) in members(report, "/codecs") {
         rows.push((["3:1 data".to_owned(), "0".to_owned(), codec.clone()], figures));
     }
+    for (size, figures) in members(report, "/sizes") {
+        let sides = members(figures, "").filter(|(_, side)| side.is_object());
+        rows.extend(sides.map(|(side, side_figures)| {
+            ([format!("full, {size} MiB"), String::new(), side.clone()], side_figures)
+        }));
+    }
     let qemu = &report["qemu"];
     for name in ["untouched", "full"].into_iter().filter(|_| qemu.is_object()) {
         rows.push(([name.to_owned(), String::new(), fill("QEMU {version}", qemu)], &qemu[name]));
@@ -284,6 +306,14 @@ pub fn table(report: &Value) -> String {
             &report["ratios"],
         ),
     };
+    let of_qemu = |(size, figures): (&String, &Value)| {
+        fill(
+            &format!("; {size} MiB: {{ratio_vs_qemu:2s}} of its rate, {{thp_ratio_vs_qemu:2s}} by thp"),
+            figures,
+        )
+    };
+    let measured = members(report, "/sizes").filter(|(_, figures)| figures["qemu"].is_object());
+    let qemu = measured.map(of_qemu).fold(qemu, |text, size| text + &size);
     let table = text_table(["case", "zero pages", "how"], &COLUMNS, rows);
     format!("{table}\n{}QEMU: {qemu}\n", fill(LINES, report))
 }
@@ -311,7 +341,15 @@ mod tests {
     }
 
     fn run(total_ms: f64) -> QemuRun {
-        QemuRun { total_ms, dest_faults: 7, dest_rss_bytes: 1 << 20, wire_bytes: 10, data_pages: 1 << 18 }
+        QemuRun {
+            total_ms,
+            dest_faults: 7,
+            dest_rss_bytes: 1 << 20,
+            dest_huge_part: 0.5,
+            wire_bytes: 10,
+            downtime_ms: 3.0,
+            data_pages: 1 << 18,
+        }
     }
 
     #[test]
@@ -328,6 +366,12 @@ mod tests {
             recovery: Recovery::default(),
             stored: vec![full],
             limits: vec![1.0],
+            sizes: vec![Sized {
+                memory: Bytes::mib(64),
+                pagoda: vec![full],
+                thp: vec![full],
+                qemu: vec![run(2000.0)],
+            }],
             qemu: Ok(QemuRuns {
                 version: "7.2".to_owned(),
                 untouched: vec![run(100.0), run(900.0), run(200.0)],
@@ -342,6 +386,9 @@ mod tests {
             [200.0, 2.0]
         );
         assert_eq!(report["ratios"]["untouched_to_qemu_time"], 0.005);
+        assert_eq!([&report["qemu"]["thp"], &report["qemu"]["downtime_ms"]], [0.5, 3.0]);
+        // 56 MiB in a ms, over half a GiB a second.
+        assert_eq!(report["sizes"]["64"]["ratio_vs_qemu"], 109.375);
         assert!(table(&report).contains("| full           |            | QEMU 7.2"), "{}", table(&report));
     }
 }

@@ -127,7 +127,15 @@ pub fn run_over(
         }
         _ => None,
     };
-    let send = SendOptions { channels: CHANNELS, codec, tls, stall: PATIENCE, ..SendOptions::default() };
+    let send = SendOptions {
+        channels: CHANNELS,
+        codec,
+        // Each codec's figures are its own.
+        only_if_faster: false,
+        tls,
+        stall: PATIENCE,
+        ..SendOptions::default()
+    };
     let options = LiveOptions {
         send,
         downtime: Duration::from_millis(50),

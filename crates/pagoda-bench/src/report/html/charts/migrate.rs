@@ -9,12 +9,13 @@ use super::{Bars, GIB_S, Named};
 
 const CASES: [&str; 5] = ["untouched", "resident-zeros", "idle", "full", "sparse"];
 
-const WAYS: [Named; 5] = [
+const WAYS: [Named; 6] = [
     (Baseline, "check-then-clear", "check-then-clear"),
     (Pagoda, "received-map", "received-map"),
     (Pagoda, "drop", "drop"),
     (Pagoda, "placed", "placed"),
     (Pagoda, "huge-frames", "huge-frames"),
+    (Pagoda, "thp", "received-map, huge pages"),
 ];
 
 /// The published effect of the received map in QEMU, 64 GB over 2 channels: faults and ms before,

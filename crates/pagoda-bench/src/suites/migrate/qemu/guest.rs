@@ -124,6 +124,13 @@ impl Guest {
         rss_bytes_of(&self.child.id().to_string())
     }
 
+    /// The part of its resident memory that is in huge pages; 0 if none is resident.
+    pub fn huge_part(&self) -> anyhow::Result<f64> {
+        let path = format!("/proc/{}/smaps", self.child.id());
+        let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
+        huge_part(&text, self.begin).with_context(|| format!("{path} lacks QEMU's memory"))
+    }
+
     /// Ends it, and returns its standard error.
     pub fn into_errors(mut self) -> String {
         end(&mut self.child);
@@ -155,6 +162,23 @@ fn minor_faults(stat: &str) -> Option<u64> {
     fields.split(' ').nth(7)?.parse().ok()
 }
 
+/// The part in huge pages of the mapping at `address`, by the lines of `smaps`.
+fn huge_part(smaps: &str, address: u64) -> Option<f64> {
+    let holds = |line: &str| {
+        let (from, to) = line.split(' ').next()?.split_once('-')?;
+        let number = |text| u64::from_str_radix(text, 16).ok();
+        Some((number(from)?..number(to)?).contains(&address))
+    };
+    let mut lines = smaps.lines().skip_while(|line| holds(line) != Some(true)).skip(1);
+    let mut of = |name: &str| {
+        let line =
+            lines.by_ref().take_while(|line| holds(line).is_none()).find(|line| line.starts_with(name))?;
+        line.split_whitespace().nth(1)?.parse::<f64>().ok()
+    };
+    let (resident, huge) = (of("Rss:")?, of("AnonHugePages:")?);
+    Some(if resident > 0.0 { huge / resident } else { 0.0 })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -168,6 +192,16 @@ mod tests {
         let stat = "12 (a ) b) S 1 12 12 0 -1 4194560 4711 0 8 0 1 2";
         assert_eq!(minor_faults(stat), Some(4711));
         assert_eq!(minor_faults("12 (a) S 1"), None);
+    }
+
+    #[test]
+    fn huge_pages_are_those_of_the_mapping_alone() {
+        let smaps = "7f00-7f10 rw-p 0 00:00 0\nRss: 8 kB\nAnonHugePages: 8 kB\nVmFlags: rd\n\
+                     7f10-7f30 rw-p 0 00:00 0 [x]\nSize: 99 kB\nRss: 8 kB\nAnonHugePages: 2 kB\nVmFlags: rd\n\
+                     7f30-7f40 rw-p 0 00:00 0\nRss: 0 kB\nVmFlags: rd\n\
+                     7f40-7f50 rw-p 0 00:00 0\nRss: 0 kB\nAnonHugePages: 0 kB\n";
+        let parts = [0x7eff, 0x7f0f, 0x7f10, 0x7f2f, 0x7f30, 0x7f40].map(|at| huge_part(smaps, at));
+        assert_eq!(parts, [None, Some(1.0), Some(0.25), Some(0.25), None, Some(0.0)]);
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! The same cases by QEMU, as the baseline: two processes, its multifd on as many channels, over
 //! the same loopback and in the same run.
 //!
-//! It is the QEMU on the PATH, with its defaults. The content at the destination is compared. A
-//! missing or failing QEMU is a result, and must never end the bench.
+//! It is the QEMU that PAGODA_QEMU names, or the one on the PATH, with its defaults. The content
+//! at the destination is compared. A missing or failing QEMU is a result, and must never end the
+//! bench.
 
 pub mod guest;
 mod qmp;
@@ -12,16 +13,18 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
-use pagoda::Region;
 use pagoda_core::size::Bytes;
 use serde_json::json;
 
-use super::cases::{Case, HUGE_BYTES, INCOMPRESSIBLE, digest, digest_of};
+use super::cases::{Case, HUGE_BYTES, INCOMPRESSIBLE, digest};
 use super::destination::PATIENCE;
 use crate::load::data::{PAGE_BYTES, Pages};
 use guest::Guest;
 
 const PROGRAM: &str = "qemu-system-x86_64";
+
+/// The variable with the path of another QEMU than that on the PATH.
+pub const VARIABLE: &str = "PAGODA_QEMU";
 
 /// The figures of one run.
 #[derive(Clone, Copy)]
@@ -30,7 +33,11 @@ pub struct QemuRun {
     /// Faults of the destination, from before it listened until it had all.
     pub dest_faults: u64,
     pub dest_rss_bytes: u64,
+    /// The part of that in huge pages.
+    pub dest_huge_part: f64,
     pub wire_bytes: u64,
+    /// As QEMU counts it, in whole ms.
+    pub downtime_ms: f64,
     /// OS pages with content.
     pub data_pages: u64,
 }
@@ -50,8 +57,15 @@ pub struct Qemu {
 }
 
 impl Qemu {
-    /// Finds QEMU on `path`, in the form of the variable.
-    pub fn find(path: Option<&OsStr>) -> Result<Self, String> {
+    /// Finds QEMU: it is `named`, or on `path`, in the form of the variable.
+    pub fn find(named: Option<&OsStr>, path: Option<&OsStr>) -> Result<Self, String> {
+        if let Some(named) = named.filter(|named| !named.is_empty()) {
+            let program = PathBuf::from(named);
+            return match program.is_file() {
+                true => Ok(Self { program, runs: QemuRuns::default() }),
+                false => Err(format!("{VARIABLE} names {}, which is no file", program.display())),
+            };
+        }
         let mut candidates =
             std::env::split_paths(path.unwrap_or_default()).map(|folder| folder.join(PROGRAM));
         match candidates.find(|candidate| candidate.is_file()) {
@@ -60,26 +74,36 @@ impl Qemu {
         }
     }
 
-    /// Moves a guest with the memory of `case`, which `region` has as well. Keeps the figures if
-    /// the round counts.
-    pub fn measure(&mut self, case: Case, region: &Region, counts: bool) -> anyhow::Result<()> {
-        let runs = match case {
-            Case::Untouched => &mut self.runs.untouched,
-            Case::Full => &mut self.runs.full,
-            Case::ResidentZeros | Case::Idle | Case::Sparse => return Ok(()),
-        };
-        let memory = Bytes::new(region.len() as u64);
-        let source = Guest::start(&self.program, memory, false)?;
-        source.qmp.version().clone_into(&mut self.runs.version);
-        let data_pages = fill(&source, case, region.len()).context("filling QEMU's memory")?;
-        let destination = Guest::start(&self.program, memory, true)?;
-        // The last step that takes memory is done: the destination gets the memory given back now.
-        crate::warm(memory);
-        let (run, destination) = migrate(source, destination, data_pages)?;
-        let there = digest(memory, |offset, into| destination.read_at(offset, into))?;
-        ensure!(there == digest_of(region)?, "what has arrived by QEMU is not what was sent");
+    /// Moves a guest with the memory of `case`, of which `expected` is the digest. Keeps the
+    /// figures if the round counts.
+    pub fn measure(
+        &mut self,
+        case: Case,
+        memory: Bytes,
+        expected: impl FnOnce() -> anyhow::Result<u64>,
+        counts: bool,
+    ) -> anyhow::Result<()> {
+        if !matches!(case, Case::Untouched | Case::Full) {
+            return Ok(());
+        }
+        let run = self.run(case, memory, expected()?)?;
+        let runs = if case == Case::Full { &mut self.runs.full } else { &mut self.runs.untouched };
         runs.extend(counts.then_some(run));
         Ok(())
+    }
+
+    /// Moves such a guest once.
+    pub fn run(&mut self, case: Case, memory: Bytes, expected: u64) -> anyhow::Result<QemuRun> {
+        let source = Guest::start(&self.program, memory, false)?;
+        source.qmp.version().clone_into(&mut self.runs.version);
+        let data_pages = fill(&source, case, memory.as_usize()).context("filling QEMU's memory")?;
+        let destination = Guest::start(&self.program, memory, true)?;
+        // The last step that takes memory is done: the destination gets the memory given back now.
+        super::warm_huge(memory)?;
+        let (run, destination) = migrate(source, destination, data_pages)?;
+        let there = digest(memory, |offset, into| destination.read_at(offset, into))?;
+        ensure!(there == expected, "what has arrived by QEMU is not what was sent");
+        Ok(run)
     }
 
     pub fn into_runs(self) -> QemuRuns {
@@ -122,11 +146,14 @@ fn migrate(mut source: Guest, mut destination: Guest, data_pages: u64) -> anyhow
         source.qmp.await_migration(PATIENCE)?;
         let sent = source.qmp.execute("query-migrate", &json!({}))?;
         let wire_bytes = sent.pointer("/ram/transferred").and_then(|bytes| bytes.as_u64());
+        let downtime_ms = sent.get("downtime").and_then(|ms| ms.as_f64());
         Ok(QemuRun {
             total_ms,
             dest_faults: destination.minor_faults()?.saturating_sub(before),
             dest_rss_bytes: destination.rss_bytes()?,
+            dest_huge_part: destination.huge_part()?,
             wire_bytes: wire_bytes.context("QEMU does not say what it has sent")?,
+            downtime_ms: downtime_ms.context("QEMU does not say how long it stood still")?,
             data_pages,
         })
     };
@@ -146,8 +173,18 @@ mod tests {
     #[test]
     fn what_is_not_on_the_path_is_missing_with_a_reason() {
         for path in [None, Some(OsStr::new("")), Some(OsStr::new("/nonexistent:/proc/self"))] {
-            let why = Qemu::find(path).err().expect("it is not there");
+            let why = Qemu::find(None, path).err().expect("it is not there");
             assert!(why.contains(PROGRAM) && why.contains("PATH"), "{why}");
         }
+    }
+
+    #[test]
+    fn the_variable_comes_before_the_path() {
+        let none = Some(OsStr::new("/nonexistent"));
+        let this = std::env::current_exe().expect("a path");
+        let found = Qemu::find(Some(this.as_os_str()), none).map(|qemu| qemu.program);
+        assert_eq!(found, Ok(this));
+        let why = Qemu::find(none, Some(OsStr::new("/usr/bin"))).err().expect("it is not there");
+        assert!(why.contains(VARIABLE) && why.contains("/nonexistent"), "{why}");
     }
 }
