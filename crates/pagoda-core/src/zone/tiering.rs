@@ -7,10 +7,10 @@
 //! no local frame is free, pages of the local zones are sampled, too, and cold ones are *demoted*:
 //! copied to remote frames.
 //!
-//! What that costs is bounded. So many pages are sampled and moved in one tick, and no more. The time
-//! between samples doubles with each round through the remote zones that finds no hot page, and with
-//! each sample after which no page moves for long. Where demoted pages come back soon,
-//! the zones hold what is used as well as they can, and moving pauses. Nothing is sampled in local
+//! What that costs is bounded. So many pages are sampled and moved in one tick, and no more. The
+//! time between samples doubles with each round through the remote zones that finds no hot page,
+//! and with each sample after which no page moves for long. Where demoted pages come back soon, the
+//! zones hold what is used as well as they can, and moving pauses. Nothing is sampled in local
 //! zones, and nothing is moved, unless a hot page is found in a remote one.
 //!
 //! This module must never read a clock or know a page: ticks and counts are the caller's.

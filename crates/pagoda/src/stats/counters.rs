@@ -402,6 +402,13 @@ counters! {
     Total ZonesShort zones_short,
     /// Bytes of frames that remote zones gave.
     Total ZonesSpilledBytes zones_spilled_bytes,
+    /// Base pages that were staged to see whether they are used, in budgets with a remote zone;
+    /// they are among `evictions`.
+    Total ZonesSampled zones_sampled,
+    /// Bytes of hot pages whose content was moved from a remote zone to a local one.
+    Total ZonesPromotedBytes zones_promoted_bytes,
+    /// Bytes of cold pages whose content was moved from a local zone to a remote one.
+    Total ZonesDemotedBytes zones_demoted_bytes,
     /// Gauge: the size of the zone that was named first in bytes; 0 with one zone, as all that
     /// follows of it.
     Gauge Zone0Bytes zone0_bytes,
