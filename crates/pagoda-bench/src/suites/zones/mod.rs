@@ -65,7 +65,7 @@ Keys of the JSON; POLICY is fair, reset-on-failure, first-version (of the fair o
                               twice the budget, resets, shortages (no zone had a frame above its low watermark), frames that were given,
                               mb_s, and age_ratio, the age of evicted pages in one zone over that in the other
   placement                   a hot set of hot_bytes in the slow one of zones_bytes, cold pages in the fast one; nothing without managers.
-                              hot_in_fast_percent after so many seconds, the least of the rounds; unmoved_hot_in_fast_percent, after 2 s
+                              hot_in_fast_percent at 0s, 1s and 2s, the least of the rounds; unmoved_hot_in_fast_percent, after 2 s
                               without moves; of the last round moved_pages and sampled_pages, base pages, and cold_in_fast_bytes, which
                               stayed; slowdown_while_moving, the rate of reads without moves over that with them in the first 2 s, the
                               median of rounds
