@@ -1,5 +1,4 @@
-//! What threads note about staged pages for the policy of tiers (`pagoda_core::zone::tiering`), and
-//! moving the content of a staged page to a frame of another zone.
+//! Moving the content of a staged page to a frame of another zone.
 //!
 //! A page changes zones only while it is staged whole and its entry's busy bit is taken: as when it
 //! is stored, nothing else reads or writes it then. Its content is copied to a slot of the other
@@ -8,120 +7,16 @@
 //!
 //! Without a remote zone there are no tiers, and all this costs a test of that.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
-use pagoda_core::zone::tiering::{self, Seen, TICK_MS};
 use pagoda_linux::arena::Slot;
-use pagoda_linux::process::thread::ran_ns;
 
 use crate::engine::Engine;
 use crate::frames::pool::all_of_slot;
+use crate::frames::tier_notes::Tier;
 use crate::stats::counters::Counter;
-
-/// A note on a slot: the lowest bits of the tick, and what was done then.
-const TICK: u32 = 0xffff;
-const STAGED: u32 = 1 << 16;
-const SAMPLED: u32 = 1 << 17;
-const DEMOTED: u32 = 1 << 18;
-/// Demoted to make room for a hot page, and not by reclaim.
-const MADE_ROOM: u32 = 1 << 19;
-
-/// The tick that it is now.
-pub(crate) fn tick() -> u64 {
-    ran_ns() / (u64::from(TICK_MS) * 1_000_000)
-}
 
 #[cfg(test)]
 #[path = "tiers_test.rs"]
 mod tests;
-
-/// Local zones, or remote ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tier {
-    Local,
-    Remote,
-}
-
-/// The notes of an engine with local and remote zones.
-pub(crate) struct Tiers {
-    /// For each slot, when the page in it was staged or demoted; 0 if that is not known. It is
-    /// written with the busy bit of the page's entry.
-    notes: Box<[AtomicU32]>,
-    /// Pages that may still be promoted in this tick.
-    may_promote: AtomicU32,
-    /// Counts of [`Seen`], since it was taken.
-    hot: AtomicU32,
-    promoted: AtomicU32,
-    demoted: AtomicU32,
-    regretted: AtomicU32,
-}
-
-impl Tiers {
-    pub(super) fn new(slots: u32) -> Self {
-        let zero = || AtomicU32::new(0);
-        Self {
-            notes: (0..slots).map(|_| zero()).collect(),
-            may_promote: zero(),
-            hot: zero(),
-            promoted: zero(),
-            demoted: zero(),
-            regretted: zero(),
-        }
-    }
-
-    fn note(&self, slot: u32, what: u32) {
-        let note = if what == 0 { 0 } else { what | tick() as u32 & TICK };
-        self.notes[slot as usize].store(note, Ordering::Relaxed);
-    }
-
-    /// The page in this slot was put there for another reason than to see whether it is used.
-    pub(super) fn forget(&self, slot: u32) {
-        self.note(slot, 0);
-    }
-
-    /// When the page in this slot was staged or demoted, if that is known.
-    pub(crate) fn since(&self, slot: u32) -> Option<u16> {
-        let note = self.notes[slot as usize].load(Ordering::Relaxed);
-        (note != 0).then_some((note & TICK) as u16)
-    }
-
-    /// The page in this slot was staged to see whether it comes back. If another has the slot by
-    /// now, the note is about that one: it comes back whole, or is promoted in vain.
-    pub(crate) fn note_sampled(&self, slot: u32) {
-        self.note(slot, SAMPLED);
-    }
-
-    /// So many pages may be promoted from now on.
-    pub(crate) fn may_promote(&self, pages: u32) {
-        self.may_promote.store(pages, Ordering::Relaxed);
-    }
-
-    /// The counts since the last call.
-    pub(crate) fn take_seen(&self) -> Seen {
-        let [hot, promoted, demoted, regretted] = [&self.hot, &self.promoted, &self.demoted, &self.regretted]
-            .map(|count| count.swap(0, Ordering::Relaxed));
-        Seen { hot, promoted, demoted, regretted, is_round_over: false }
-    }
-
-    /// The page in a remote zone's slot is wanted. Whether it is hot, and may be promoted.
-    fn comes_back(&self, slot: u32) -> bool {
-        let note = self.notes[slot as usize].load(Ordering::Relaxed);
-        let (now, then) = (tick() as u16, (note & TICK) as u16);
-        if note & DEMOTED != 0 {
-            // One touch does not show that it is hot.
-            if note & MADE_ROOM != 0 && tiering::is_regretted(now, then) {
-                self.regretted.fetch_add(1, Ordering::Relaxed);
-            }
-            return false;
-        }
-        if note == 0 || !tiering::is_hot(now, then) {
-            return false;
-        }
-        self.hot.fetch_add(1, Ordering::Relaxed);
-        let one_less = |pages: u32| pages.checked_sub(1);
-        self.may_promote.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
-    }
-}
 
 /// A page whose content lies in another zone now.
 pub(crate) struct Moved {
@@ -135,15 +30,13 @@ impl Engine {
     /// Whether the page in `slot` was whole in the region, and was staged or demoted only by the
     /// policy of tiers: then it comes back whole, as if it had not been looked at.
     pub(crate) fn comes_back_whole(&self, slot: u32) -> bool {
-        let is_noted =
-            |tiers: &Tiers| tiers.notes[slot as usize].load(Ordering::Relaxed) & (SAMPLED | DEMOTED) != 0;
-        self.zones.tiers().is_some_and(is_noted)
+        self.zones.tiers().is_some_and(|tiers| tiers.was_whole(slot))
     }
 
     /// The page in `slot` was staged, by the holder of its busy bit.
     pub(crate) fn note_staged(&self, slot: u32) {
         if let Some(tiers) = self.zones.tiers() {
-            tiers.note(slot, STAGED);
+            tiers.note_staged(slot);
         }
     }
 
@@ -155,7 +48,7 @@ impl Engine {
             return None;
         }
         let moved = self.move_to(slot, Tier::Local, 1)?;
-        tiers.promoted.fetch_add(1, Ordering::Relaxed);
+        tiers.note_promoted();
         self.counters.add(Counter::ZonesPromotedBytes, self.entry_bytes() as u64);
         Some(moved)
     }
@@ -170,12 +63,7 @@ impl Engine {
             return None;
         }
         let moved = self.move_to(slot, Tier::Remote, if makes_room { 2 } else { 1 })?;
-        if makes_room {
-            tiers.note(moved.slot, DEMOTED | MADE_ROOM);
-            tiers.demoted.fetch_add(1, Ordering::Relaxed);
-        } else {
-            tiers.note(moved.slot, DEMOTED);
-        }
+        tiers.note_demoted(moved.slot, makes_room);
         self.counters.add(Counter::ZonesDemotedBytes, self.entry_bytes() as u64);
         Some(moved)
     }

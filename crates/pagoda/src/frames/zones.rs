@@ -24,7 +24,7 @@ use pagoda_core::zone as turns;
 use pagoda_linux::arena::{Slot, Space};
 
 use crate::frames::pool::Zone;
-use crate::frames::tiers::{Tier, Tiers};
+use crate::frames::tier_notes::{Tier, Tiers};
 
 pub use crate::frames::stats::{ZoneStats, age_ratio};
 pub use crate::frames::zone_config::ResizeError;

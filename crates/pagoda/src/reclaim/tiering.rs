@@ -16,7 +16,8 @@ use pagoda_linux::mem::range::PageRange;
 
 use super::LOOK_BOUND;
 use crate::engine::Engine;
-use crate::frames::tiers::{Moved, Tier, tick};
+use crate::frames::tier_notes::{Tier, tick};
+use crate::frames::tiers::Moved;
 use crate::state::hand::{Staged, Step};
 use crate::stats::counters::Counter;
 use crate::store::Scratch;
