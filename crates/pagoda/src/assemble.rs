@@ -59,6 +59,8 @@ pub(crate) struct Policies {
     pub(crate) in_thread: bool,
     /// First touches bring as much of a base page as is touched densely.
     pub(crate) by_density: bool,
+    /// Pages stay in the zones that they came to, hot or cold.
+    pub(crate) no_tiering: bool,
     /// A stream of first touches gets more than the faulting page.
     pub(crate) fault_around: bool,
     /// The kernel tells of faults by their pages, as one before Linux 5.18 does.
@@ -110,7 +112,7 @@ pub(crate) fn assemble(
     counters.set(Counter::BasePageBytes, base.bytes() as u64);
     let mut engine = Engine::new(
         space,
-        Zones::new(plan, config.zone_policy, handlers as usize),
+        Zones::new(plan, config.zone_policy, handlers as usize, !policies.no_tiering),
         (huge, policies.clearing),
         open_store(config, policies)?,
         counters,

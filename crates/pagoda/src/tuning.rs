@@ -16,6 +16,7 @@ pub struct Tuning {
     zone_policy: ZonePolicy,
     io_uring: bool,
     fault_around: bool,
+    tiering: bool,
     release: ReleasePolicy,
     release_gate: u32,
     clear_order: Option<ClearOrder>,
@@ -29,6 +30,7 @@ impl Default for Tuning {
             zone_policy: config.zone_policy,
             io_uring: config.io_uring,
             fault_around: true,
+            tiering: !policies.no_tiering,
             release: policies.release,
             release_gate: 1 + policies.release_gate_more,
             clear_order: policies.clearing.order,
@@ -66,6 +68,15 @@ impl Tuning {
     #[must_use]
     pub fn fault_around(mut self, yes: bool) -> Self {
         self.fault_around = yes;
+        self
+    }
+    /// Whether hot pages in remote zones and cold ones in local zones change places; yes by
+    /// default. To find them, up to 256 base pages of each kind of zone are staged in 50 ms, and
+    /// 256 change places at most; less often while that finds nothing. It does not matter without a
+    /// remote zone.
+    #[must_use]
+    pub fn tiering(mut self, yes: bool) -> Self {
+        self.tiering = yes;
         self
     }
     /// How the stored pages of a closed region are released; by default
@@ -108,6 +119,7 @@ impl Tuning {
     pub(crate) fn apply(self, config: &mut Config, policies: &mut Policies) {
         (config.zone_policy, config.io_uring) = (self.zone_policy, self.io_uring);
         (policies.fault_around, policies.release) = (self.fault_around, self.release);
+        policies.no_tiering = !self.tiering;
         policies.release_gate_more = self.release_gate - 1;
         policies.clearing.order = self.clear_order;
         policies.clearing.ahead_percent = self.clear_ahead_percent;

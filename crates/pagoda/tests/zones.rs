@@ -210,7 +210,8 @@ fn a_remote_zone_is_used_before_anything_is_reclaimed_and_not_before_the_others_
         return;
     }
     let zones = [("far", 32, Place::Remote), ("near", 32, Place::Local)];
-    let manager = builder(&zones).build().expect("manager");
+    // A sample of the remote pages would be evictions.
+    let manager = builder(&zones).tune(|tuning| tuning.tiering(false)).build().expect("manager");
     let mut region = manager.region(Bytes::mib(128)).create().expect("region");
     fill(&mut region, 0, 24 << 20);
     let before = check(&manager);

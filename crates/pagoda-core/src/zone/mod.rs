@@ -26,6 +26,7 @@ pub mod cases;
 pub mod dirty;
 pub mod levels;
 pub mod policy;
+pub mod tiering;
 
 use std::fmt;
 

@@ -20,15 +20,29 @@ impl Engine {
         if miss.was_fetched {
             self.ledger.fetched(self.entry_bytes() as u64);
         }
+        let is_back = !is_of_file && word.resident().is_empty() && self.comes_back_whole(slot);
         let want = match self.comes_back(span, granule, miss.extent) {
-            Some(part) if !is_of_file => page.granules.and(part.all),
+            Some(part) if !is_of_file && !is_back => page.granules.and(part.all),
             // The granules of a file that stay behind would be read again.
             _ => page.granules,
         };
         let is_first = miss.was_in_file || is_of_file && is_unasked(word);
+        let is_whole = !is_of_file && want == page.granules && word.resident().is_empty();
+        let moved = if is_whole { self.promote_staged(slot) } else { None };
+        let (slot, word) = match &moved {
+            Some(moved) => (moved.slot, word.with_backing(Backing::Slot(moved.slot))),
+            None => (slot, word),
+        };
         let (word, served) = self.install(table, span, &page, word, slot, want, (granule, miss.write));
         // A page that was not there before was not missed.
         taken.give(if is_first { word.with_warmth(1) } else { word });
+        if let Some(moved) = moved {
+            // A part of it may not have been let in.
+            if word.backing() == Backing::Slot(moved.slot) {
+                self.queue_staged(span.entries(), page.index, moved.slot);
+            }
+            self.unstage(moved.left);
+        }
         served
     }
 

@@ -22,8 +22,10 @@ fn manager(zones: &[(&str, u64, Place)], policy: ZonePolicy) -> Manager {
 }
 
 fn with_base_page(zones: &[(&str, u64, Place)], policy: ZonePolicy, base: BasePage) -> Manager {
-    let builder =
-        Manager::builder().user_mode_only(true).tune(|tuning| tuning.clear_ahead(0).fault_around(false));
+    let builder = Manager::builder().user_mode_only(true).tune(|tuning| {
+        // A sample would be evictions.
+        tuning.clear_ahead(0).fault_around(false).tiering(false)
+    });
     let builder = zones
         .iter()
         .fold(builder, |builder, (name, mib, place)| builder.zone(name, Bytes::mib(*mib), *place));

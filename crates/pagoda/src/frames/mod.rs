@@ -9,6 +9,8 @@ pub(crate) mod huge_turns;
 pub(crate) mod levels;
 pub(crate) mod pool;
 pub(crate) mod stats;
+pub(crate) mod tier_notes;
+pub(crate) mod tiers;
 pub(crate) mod turn_caches;
 pub(crate) mod turns;
 pub(crate) mod zone_config;

@@ -24,6 +24,7 @@ use pagoda_core::zone as turns;
 use pagoda_linux::arena::{Slot, Space};
 
 use crate::frames::pool::Zone;
+use crate::frames::tier_notes::{Tier, Tiers};
 
 pub use crate::frames::stats::{ZoneStats, age_ratio};
 pub use crate::frames::zone_config::ResizeError;
@@ -80,6 +81,8 @@ pub(crate) struct Zones {
     kept_faults: AtomicU64,
     /// How long a kept fault pauses between two tries; 0 unless reclaim gained nothing for long.
     pub(crate) hopeless_pause_ms: AtomicU32,
+    /// Notes for the policy of tiers. None unless there are local and remote zones.
+    tiers: Option<Tiers>,
     /// For each slot, the OS pages of a staged entry that have a frame there, as far as is known:
     /// for counts alone.
     staged: Box<[AtomicU16]>,
@@ -90,8 +93,9 @@ pub(crate) type Plan = (Ranked, u32);
 
 impl Zones {
     /// Zones with empty slots, local ones first. Their slots follow each other in this order.
-    /// `handlers` is the number of handler threads.
-    pub(crate) fn new(plan: Vec<Plan>, policy: turns::ZonePolicy, handlers: usize) -> Self {
+    /// `handlers` is the number of handler threads. With `tiering` pages change places between
+    /// local and remote zones by their use.
+    pub(crate) fn new(plan: Vec<Plan>, policy: turns::ZonePolicy, handlers: usize, tiering: bool) -> Self {
         // The level of each is observed before each allocation.
         let any = turns::Zone { free_frames: 0, low_frames: 0, high_frames: 1 };
         let remote = plan.iter().filter(|(ranked, _)| ranked.is_remote).count();
@@ -113,8 +117,10 @@ impl Zones {
             let (in_regions, staged, dirty) = (zero(), zero(), zero());
             Part { name, number, bytes, is_remote, is_bound, list, hands, in_regions, staged, dirty }
         };
+        let parts: Box<[Part]> = plan.into_iter().zip(lists).map(part).collect();
         Self {
-            parts: plan.into_iter().zip(lists).map(part).collect(),
+            tiers: (tiering && local_count < parts.len()).then(|| Tiers::new(first)),
+            parts,
             local: local_count,
             caches: super::turn_caches::Caches::new(handlers),
             resizing: Mutex::new(()),
@@ -130,9 +136,31 @@ impl Zones {
 
     /// Their names, as they were named.
     pub(crate) fn names(&self) -> Vec<String> {
-        let mut parts: Vec<&Part> = self.parts.iter().collect();
-        parts.sort_by_key(|part| part.number);
-        parts.into_iter().map(|part| part.name.clone()).collect()
+        self.by_name(|_| ()).into_iter().map(|(name, ())| name).collect()
+    }
+
+    /// Something of each, as they were named.
+    pub(crate) fn by_name<T>(&self, of: impl Fn(usize) -> T) -> Vec<(String, T)> {
+        let mut zones: Vec<usize> = (0..self.count()).collect();
+        zones.sort_by_key(|zone| self.parts[*zone].number);
+        zones.into_iter().map(|zone| (self.parts[zone].name.clone(), of(zone))).collect()
+    }
+
+    /// The notes for the policy of tiers, if there are any.
+    pub(crate) fn tiers(&self) -> Option<&Tiers> {
+        self.tiers.as_ref()
+    }
+
+    pub(crate) fn tier_of(&self, zone: usize) -> Tier {
+        if zone < self.local { Tier::Local } else { Tier::Remote }
+    }
+
+    pub(crate) fn tier_of_slot(&self, index: u32) -> Tier {
+        self.tier_of(self.of_slot(index))
+    }
+
+    pub(super) fn of_tier(&self, tier: Tier) -> std::ops::Range<usize> {
+        if tier == Tier::Local { 0..self.local } else { self.local..self.count() }
     }
 
     pub(crate) fn are_several(&self) -> bool {
@@ -283,6 +311,9 @@ impl Zones {
 
     /// These frames of slot `index` back a staged entry now. Returns how many did not before.
     pub(super) fn went_into_staging(&self, index: u32, there: Granules) -> u32 {
+        if let Some(tiers) = &self.tiers {
+            tiers.forget(index);
+        }
         let before = self.staged[index as usize].fetch_or(there.bits(), Ordering::Relaxed);
         there.without(Granules::from_bits(before)).count()
     }

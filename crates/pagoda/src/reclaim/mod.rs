@@ -18,10 +18,11 @@ pub(crate) mod passing;
 pub(crate) mod protected;
 pub(crate) mod resize;
 mod stage;
+pub(crate) mod tiering;
 pub(crate) mod trim;
 
-use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
 
 use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
 use pagoda_core::page_entry::{Backing, Granules, Word};
@@ -33,7 +34,7 @@ use crate::frames::pool::BATCH_ORDER;
 use crate::state::hand::{Hand, Staged, Step};
 use crate::stats::counters::Counter;
 use crate::store::{Handle, Put, Scratch, Store};
-use crate::table::{Span, Table, give, try_take};
+use crate::table::{Entries, Span, Table, give, try_take};
 
 /// The most entries that one step looks at with the gate held: about 100 µs of loads from cold
 /// memory.
@@ -123,46 +124,73 @@ impl Engine {
                 give(entry, word);
                 continue;
             }
-            let file = entries.file();
-            if let Some(file) = &file
-                && self.drop_to_file(file, &entries, index, word, slot)
-            {
-                return Some(Step::FrameReady);
+            if entries.file().is_none() && self.demote_before_packing(&entries, index, word, slot) {
+                return Some(Step::Staged);
             }
-            if let Some(file) = &file {
-                self.complete_from_file(file, index, word, slot);
+            return Some(self.store_taken(Staged { entries, index, slot }, word, scratch));
+        }
+    }
+
+    /// Stores a page that is in `slot`, if it still is. None if it is not, or another thread has
+    /// it.
+    fn store_staged(
+        &self,
+        entries: &Entries,
+        index: usize,
+        slot: u32,
+        scratch: &mut Scratch,
+    ) -> Option<Step> {
+        let word = try_take(&entries[index])?;
+        if word.backing() != Backing::Slot(slot) {
+            give(&entries[index], word);
+            return None;
+        }
+        Some(self.store_taken(Staged { entries: Arc::clone(entries), index, slot }, word, scratch))
+    }
+
+    /// Stores a staged page whose entry's busy bit the caller has taken.
+    fn store_taken(&self, staged: Staged, word: Word, scratch: &mut Scratch) -> Step {
+        let Staged { entries, index, slot } = &staged;
+        let (index, slot, entry) = (*index, *slot, &entries[*index]);
+        let file = entries.file();
+        if let Some(file) = &file
+            && self.drop_to_file(file, entries, index, word, slot)
+        {
+            return Step::FrameReady;
+        }
+        if let Some(file) = &file {
+            self.complete_from_file(file, index, word, slot);
+        }
+        let held = self.space.claim_slot(slot);
+        let there = self.staged_frames(&held);
+        match self.store.put_present(self.space.bytes(&held), there, scratch) {
+            Ok(put) => {
+                self.count_put(&put);
+                self.note_stored(entries, there, put);
+                if let Put::Stored(handle) = put {
+                    self.store.note_evicted(handle, there.without(word.resident()));
+                }
+                self.ledger.store_has(self.store.usage().memory_committed_bytes.get());
+                // Without a backing it would be read from the file. Of a program the handle says
+                // that it held the page.
+                let keeps_zeroes = file.is_some() || !self.is_library && self.is_whole(there);
+                let backing = match put {
+                    Put::Zero if keeps_zeroes => Backing::Handle(Handle::ZEROES.to_bits()),
+                    Put::Zero => Backing::None,
+                    Put::Stored(handle) => Backing::Handle(Handle::to_bits(handle)),
+                };
+                let after = word.with_backing(backing).with_warmth(0);
+                self.ledger.changed(word, after);
+                give(entry, after);
+                self.unstage(held);
+                Step::FrameReady
             }
-            let held = self.space.claim_slot(slot);
-            let there = self.staged_frames(&held);
-            return Some(match self.store.put_present(self.space.bytes(&held), there, scratch) {
-                Ok(put) => {
-                    self.count_put(&put);
-                    self.note_stored(&entries, there, put);
-                    if let Put::Stored(handle) = put {
-                        self.store.note_evicted(handle, there.without(word.resident()));
-                    }
-                    self.ledger.store_has(self.store.usage().memory_committed_bytes.get());
-                    // Without a backing it would be read from the file. Of a program the handle
-                    // says that it held the page.
-                    let keeps_zeroes = file.is_some() || !self.is_library && self.is_whole(there);
-                    let backing = match put {
-                        Put::Zero if keeps_zeroes => Backing::Handle(Handle::ZEROES.to_bits()),
-                        Put::Zero => Backing::None,
-                        Put::Stored(handle) => Backing::Handle(Handle::to_bits(handle)),
-                    };
-                    let after = word.with_backing(backing).with_warmth(0);
-                    self.ledger.changed(word, after);
-                    give(entry, after);
-                    self.unstage(held);
-                    Step::FrameReady
-                }
-                Err(error) => {
-                    self.space.release_slot(held);
-                    give(entry, word);
-                    self.hand().queue.push_front(Staged { entries, index, slot });
-                    Step::Full(error)
-                }
-            });
+            Err(error) => {
+                self.space.release_slot(held);
+                give(entry, word);
+                self.hand().queue.push_front(Staged { entries: Arc::clone(entries), index, slot });
+                Step::Full(error)
+            }
         }
     }
 
@@ -288,23 +316,10 @@ impl Engine {
                 // Parts of pages go one by one, and the gate is released in between: each part is a
                 // system call of its own.
                 let all = Granules::range(0, (entry_bytes / 4096) as u32);
-                // Nor into another place of 2 MiB where the kernel may have collapsed pages.
-                let ends = |end: usize| span.may_be_joined() && page_end(end - 1).is_multiple_of(HUGE_FRAME);
-                while word.resident() == all
-                    && !word.is_huge()
-                    && !ends(end)
-                    && end < last
-                    && end - index < 1 << BATCH_ORDER
-                {
-                    let next = span.word(end);
-                    if next.resident() != word.resident()
-                        || next.is_huge()
-                        || next.zone() != word.zone()
-                        || !self.may_go(next, span.entry(end))
-                    {
-                        break;
-                    }
-                    end += 1;
+                if word.resident() == all && !word.is_huge() {
+                    end = self.end_of_run(span, index, last, entry_bytes, |at| {
+                        self.may_go(span.word(at), span.entry(at))
+                    });
                 }
                 hand.address = page_end(end - 1);
                 return Ok(Some((span, index, end - index)));
@@ -314,6 +329,33 @@ impl Engine {
                 return Ok(None);
             }
         }
+    }
+
+    /// The end of the run of whole pages of one zone that begins at `index` and that may go
+    /// together: before `last`, and not into another place of 2 MiB where the kernel may have
+    /// collapsed pages.
+    fn end_of_run(
+        &self,
+        span: &Span,
+        index: usize,
+        last: usize,
+        entry_bytes: usize,
+        may_go: impl Fn(usize) -> bool,
+    ) -> usize {
+        let word = span.word(index);
+        let address = |index| span.page(index, span.range(), entry_bytes).addresses(0, 1).start();
+        let may_join = |end: usize| !(span.may_be_joined() && address(end).is_multiple_of(HUGE_FRAME));
+        let mut end = index + 1;
+        while end < last && end - index < 1 << BATCH_ORDER && may_join(end) {
+            let next = span.word(end);
+            let is_alike =
+                next.resident() == word.resident() && !next.is_huge() && next.zone() == word.zone();
+            if !is_alike || !may_go(end) {
+                break;
+            }
+            end += 1;
+        }
+        end
     }
 
     /// Whether this entry may be moved out now. One that was missed lately is spared, and cools.

@@ -30,8 +30,7 @@ impl Engine {
         PageRange::at(start, range.end().next_multiple_of(base) - start)
     }
 
-    /// Stores the base pages that `range` touches, as far as they can go, and the pages that were
-    /// staged before them.
+    /// Stores the base pages that `range` touches, as far as they can go.
     pub(crate) fn page_out(&self, range: PageRange, scratch: &mut Scratch) -> Result<(), PutError> {
         let busy_until_ns = now_ns() + BUSY_NS;
         let mut at = range.start();
@@ -95,17 +94,11 @@ impl Engine {
                 yield_now();
                 continue;
             }
-            let staged = || {
-                let word = entries.word(page.index);
-                matches!(word.backing(), Backing::Slot(_)) && !word.is_busy()
-            };
-            while staged() {
-                match self.store_oldest(scratch) {
-                    Some(Step::Full(error)) => return Err(error),
-                    Some(Step::Looking) => yield_now(),
-                    Some(_) => {}
-                    None => break,
-                }
+            let word = entries.word(page.index);
+            if let Backing::Slot(slot) = word.backing()
+                && let Some(Step::Full(error)) = self.store_staged(&entries, page.index, slot, scratch)
+            {
+                return Err(error);
             }
             // Of a base page that a hole cuts in two, the rest is another span's.
             let next = (at - page.granule_of(at) as usize * 4096).wrapping_add(self.entry_bytes());

@@ -225,6 +225,7 @@ impl Engine {
         let slot = self.space.release_slot(slot);
         self.counters.add(Counter::Evictions, 1);
         self.went_into_staging(slot, there);
+        self.note_staged(slot);
         give(&entries[index], word.with_backing(Backing::Slot(slot)));
         self.queue_staged(entries, index, slot);
     }

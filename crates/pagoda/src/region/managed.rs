@@ -6,6 +6,7 @@ use std::io;
 use std::sync::Arc;
 
 use pagoda_core::page::{BasePage, OS_PAGE};
+use pagoda_core::size::Bytes;
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::mem::region_bytes::RegionBytes;
 use pagoda_linux::mem::region_memory::{ForeignMemory, RegionMemory};
@@ -228,6 +229,16 @@ impl Managed {
     #[must_use]
     pub fn usage(&self) -> Usage {
         self.shared.engine().map(|engine| engine.usage(self.range)).unwrap_or_default()
+    }
+
+    /// How much of a part of it lies in frames of each zone, by name, in the order in which they
+    /// were named: in the region or staged. Empty unless there are several, and in a forked child.
+    ///
+    /// Panics if the part is not within the region.
+    #[must_use]
+    pub fn zones(&self, offset: usize, len: usize) -> Vec<(String, Bytes)> {
+        let range = self.expect_part(offset, len);
+        self.shared.engine().map(|engine| engine.bytes_by_zone(range)).unwrap_or_default()
     }
 
     /// The cost of releasing its stored pages; it goes on counting after the region is closed.

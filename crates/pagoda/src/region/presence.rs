@@ -105,6 +105,28 @@ impl Engine {
         Usage { resident, staged, compressed, spilled, empty }
     }
 
+    /// The bytes of `range` in frames of each zone, as they were named. Empty with one zone.
+    pub(super) fn bytes_by_zone(&self, range: PageRange) -> Vec<(String, Bytes)> {
+        if !self.zones.are_several() {
+            return Vec::new();
+        }
+        let table = self.gate_shared();
+        let mut pages = vec![0; self.zones.count()];
+        for span in table.spans_in(range) {
+            let Some(within) = span.range().intersection(range) else { continue };
+            for index in span.used(within, table.entry_bytes()) {
+                let (word, page) = (span.word(index), span.page(index, within, table.entry_bytes()));
+                let resident = page.granules.and(word.resident());
+                pages[word.zone()] += u64::from(resident.count());
+                if let Backing::Slot(slot) = word.backing() {
+                    let staged = page.granules.without(word.resident());
+                    pages[self.zones.of_slot(slot)] += u64::from(staged.count());
+                }
+            }
+        }
+        self.zones.by_name(|zone| Bytes::new(pages[zone] * OS_PAGE as u64))
+    }
+
     /// The state of the OS page at `address`.
     pub(super) fn presence(&self, address: usize) -> Presence {
         let table = self.gate_shared();

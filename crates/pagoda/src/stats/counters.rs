@@ -397,13 +397,17 @@ counters! {
     Total RemoteFailures remote_failures,
     /// Times the turns of all local zones began anew.
     Total ZonesResets zones_resets,
-    /// Times a frame was wanted and no zone had one above its low watermark; each try of one fault
-    /// counts.
+    /// Tries for a frame while no zone had one above its low watermark.
     Total ZonesShort zones_short,
     /// Bytes of frames that remote zones gave.
     Total ZonesSpilledBytes zones_spilled_bytes,
-    /// Gauge: the size of the zone that was named first in bytes; 0 with one zone, as all that
-    /// follows of it.
+    /// Base pages that were staged to see whether they are used; they are among `evictions`.
+    Total ZonesSampled zones_sampled,
+    /// Bytes of hot pages whose content was moved from a remote zone to a local one.
+    Total ZonesPromotedBytes zones_promoted_bytes,
+    /// Bytes of cold pages whose content was moved from a local zone to a remote one.
+    Total ZonesDemotedBytes zones_demoted_bytes,
+    /// Gauge: the bytes of the zone that was named first; 0 with one zone, as all that follows.
     Gauge Zone0Bytes zone0_bytes,
     /// Gauge: bytes that the first zone has in frames: in the regions, staged and ready.
     Gauge Zone0HeldBytes zone0_held_bytes,
@@ -417,8 +421,7 @@ counters! {
     Total Zone0AllocatedBytes zone0_allocated_bytes,
     /// Bytes of frames of the first zone that reclaim moved out of the regions.
     Total Zone0EvictedBytes zone0_evicted_bytes,
-    /// Gauge: the size of the second zone in bytes, local ones first; 0 with one zone, as all that
-    /// follows of it.
+    /// Gauge: the bytes of the second zone; 0 if there is none, as all that follows of it.
     Gauge Zone1Bytes zone1_bytes,
     /// Gauge: bytes that the second zone has in frames: in the regions, staged and ready.
     Gauge Zone1HeldBytes zone1_held_bytes,
@@ -432,8 +435,7 @@ counters! {
     Total Zone1AllocatedBytes zone1_allocated_bytes,
     /// Bytes of frames of the second zone that reclaim moved out of the regions.
     Total Zone1EvictedBytes zone1_evicted_bytes,
-    /// Gauge: the size of the third zone in bytes, local ones first; 0 with one zone, as all that
-    /// follows of it.
+    /// Gauge: the bytes of the third zone; 0 if there is none, as all that follows of it.
     Gauge Zone2Bytes zone2_bytes,
     /// Gauge: bytes that the third zone has in frames: in the regions, staged and ready.
     Gauge Zone2HeldBytes zone2_held_bytes,
@@ -447,8 +449,7 @@ counters! {
     Total Zone2AllocatedBytes zone2_allocated_bytes,
     /// Bytes of frames of the third zone that reclaim moved out of the regions.
     Total Zone2EvictedBytes zone2_evicted_bytes,
-    /// Gauge: the size of the fourth zone in bytes, local ones first; 0 with one zone, as all that
-    /// follows of it.
+    /// Gauge: the bytes of the fourth zone; 0 if there is none, as all that follows of it.
     Gauge Zone3Bytes zone3_bytes,
     /// Gauge: bytes that the fourth zone has in frames: in the regions, staged and ready.
     Gauge Zone3HeldBytes zone3_held_bytes,

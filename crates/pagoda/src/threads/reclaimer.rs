@@ -9,12 +9,14 @@ use pagoda_core::budget::balance::{Balance, Refaults};
 use pagoda_core::budget::patience::{Gains, Patience};
 use pagoda_core::budget::watermark::Pressure;
 use pagoda_core::size::Bytes;
+use pagoda_core::zone::tiering::TICK_MS;
 use pagoda_linux::process::thread::{now_ns, ran_ns, sleep_us, yield_now};
 use pagoda_linux::procfs::statm::StatmReader;
 
 use crate::engine::Engine;
 use crate::error::{Errno, Immovable, StopReason};
 use crate::reclaim::passing::Passes;
+use crate::reclaim::tiering::Looks;
 use crate::state::hand::Step;
 use crate::state::placement::Followed;
 use crate::state::store_share::StoreShare;
@@ -23,6 +25,9 @@ use crate::store::{PutError, Scratch};
 
 /// How long the reclaimer sleeps at most when nothing rings.
 const SLEEP_US: u32 = 100_000;
+
+/// The same while pages change zones: about a tick.
+const TIERING_SLEEP_US: u32 = TICK_MS * 1000;
 
 /// Steps between two looks at the kernel's count: about a millisecond of compression.
 const STEPS_BETWEEN_LOOKS: u32 = 16;
@@ -120,6 +125,7 @@ impl Engine {
         let mut rebuild_due_ns = 0;
         let mut followed = Followed::default();
         let mut balancing = Balancing::default();
+        let mut looks = Looks::default();
         while !self.is_quitting() {
             pagoda_linux::process::rights::follow();
             self.placement.follow(&mut followed);
@@ -135,6 +141,7 @@ impl Engine {
             self.look_after_releases();
             self.drain_idle_turns();
             self.look_at_store(&mut balancing);
+            self.look_at_tiers(&mut looks, scratch);
             if self.is_released() {
                 self.bell.sleep(SLEEP_US);
                 continue;
@@ -150,7 +157,7 @@ impl Engine {
                     continue;
                 }
                 self.rebuild_when_due(&mut rebuild_due_ns);
-                self.bell.sleep(SLEEP_US);
+                self.bell.sleep(if looks.are_due_soon() { TIERING_SLEEP_US } else { SLEEP_US });
                 continue;
             }
             for _ in 0..STEPS_BETWEEN_LOOKS {

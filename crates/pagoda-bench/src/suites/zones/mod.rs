@@ -11,6 +11,7 @@
 mod content;
 mod engine;
 pub mod kernel_mmap;
+mod placement;
 pub mod table;
 mod tiobench;
 
@@ -63,6 +64,11 @@ Keys of the JSON; POLICY is fair, reset-on-failure, first-version (of the fair o
                               shares_percent by zone and share_error_percent of the frames given without pressure; then, of streams over
                               twice the budget, resets, shortages (no zone had a frame above its low watermark), frames that were given,
                               mb_s, and age_ratio, the age of evicted pages in one zone over that in the other
+  placement                   a hot set of hot_bytes in the slow one of zones_bytes, cold pages in the fast one; nothing without managers.
+                              hot_in_fast_percent at 0s, 1s and 2s, the least of the rounds; unmoved_hot_in_fast_percent, after 2 s
+                              without moves; of the last round moved_pages and sampled_pages, base pages, and cold_in_fast_bytes, which
+                              stayed; slowdown_while_moving, the rate of reads without moves over that with them in the first 2 s, the
+                              median of rounds
   tiobench.PATTERN.THREADS    of seq_read, seq_write, rand_read, rand_write. Of each POLICY mib_s of all rounds, and of
                               the same run, the one in the middle: allocs_by_zone, frames of the larger zone and of the smaller; resets;
                               shortages; evicted_before_use, base pages that were read ahead in vain; bytes_read_twice; age_ratio, null
@@ -251,7 +257,9 @@ fn measure(
     progress.set_message("engine");
     let engine = engines(if quick { 1 } else { 3 })?;
     progress.inc(1);
+    let placement = placement::run(quick, pairs)?;
     let mut figures = tiobench::measure(plan, progress, cancel)?;
+    figures.as_object_mut().expect("an object").extend(placement.map(|row| ("placement".to_owned(), row)));
     progress.set_message("costs");
     figures["engine"] = json!(engine);
     figures["cases"] = json!(BTreeMap::from(Case::ALL.map(|case| (case.name(), counts(case)))));
@@ -316,6 +324,19 @@ mod tests {
             table.contains(&format!("{}:{}", shares[0], shares[1])) && table.contains("7900:100"),
             "{table}"
         );
+    }
+
+    #[test]
+    fn a_hot_set_gets_into_the_fast_zone() {
+        if skip_without_moves("pages that change zones") {
+            return;
+        }
+        let row = placement::run(true, 1).expect("right bytes").expect("a row");
+        let percent = |key: &str| row["hot_in_fast_percent"][key].as_f64().expect("a number");
+        assert!(percent("0s") <= 20.0 && percent("2s") > percent("0s"), "{row}");
+        assert!(row["unmoved_hot_in_fast_percent"].as_f64().is_some_and(|percent| percent <= 20.0), "{row}");
+        assert!(row["moved_pages"].as_u64().is_some_and(|pages| pages > 0), "{row}");
+        assert!(row["slowdown_while_moving"].is_f64(), "{row}");
     }
 
     fn check_streams(json: &Value) {

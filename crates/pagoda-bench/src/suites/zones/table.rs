@@ -41,6 +41,13 @@ an allocation: {alloc_ns/warm:1} ns ({alloc_ns/warm_least:1}-{alloc_ns/warm_most
 {alloc_ns/cold:1} ns ({alloc_ns/cold_least:1}-{alloc_ns/cold_most:1}) without; median of {pairs} pairs (least-greatest)
 ";
 
+const PLACEMENT: &str = "\
+a hot set of {placement/hot_bytes:b} in the slow one of zones of {placement/zones_bytes/0:b} and {placement/zones_bytes/1:b}: \
+{placement/hot_in_fast_percent/0s:0} % of it in the fast one, after 1 s {placement/hot_in_fast_percent/1s:0} %, after 2 s \
+{placement/hot_in_fast_percent/2s:0} % (unmoved {placement/unmoved_hot_in_fast_percent:0} %); {placement/moved_pages} base \
+pages moved, {placement/sampled_pages} sampled, reads {placement/slowdown_while_moving:2} times slower meanwhile
+";
+
 const FILE: &str = "a file of {file_bytes:b} over zones of {zones_bytes/0:b} and {zones_bytes/1:b}; what is cached is read again at \
 {cached_reread_mib_s:0} MiB/s";
 
@@ -56,7 +63,8 @@ pub fn table(report: &Value) -> String {
     let cases = text_table(["case", "policy"], &CASES, cases);
     let engines = members(report, "/engine").map(|(policy, outcome)| ([policy.clone()], outcome));
     let engines = text_table(["engine"], &ENGINES, engines);
-    format!("\n{cases}\n\n{engines}\n\n{}\n{}", streams(report), fill(BELOW, report))
+    let placement = report.get("placement").map(|_| fill(PLACEMENT, report)).unwrap_or_default();
+    format!("\n{cases}\n\n{engines}\n\n{}\n{}{placement}", streams(report), fill(BELOW, report))
 }
 
 fn streams(report: &Value) -> String {
