@@ -1,5 +1,5 @@
-//! Reading through a file that is larger than memory: what stays, what is left behind, and that
-//! every byte is right, by calls and by address.
+//! Reading through a file that is larger than memory, by calls and by address: the pages that stay,
+//! those that are left behind, and every byte.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
 //! Pages that change places between a local and a remote zone: every byte, the zones of hot and
-//! cold pages, and what is counted.
+//! cold pages, and the counters.
 
 #[allow(dead_code, reason = "each of the tests uses its own part")]
 mod support;
@@ -37,6 +37,15 @@ fn fill(region: &mut Region, pages: Range<usize>) {
     }
 }
 
+/// A region of 96 MiB in zones of 32 and 96, filled in order, and how many pages it has.
+fn filled() -> (Manager, Region, usize) {
+    let manager = builder(32, 96).build().expect("a manager");
+    let mut region = manager.region(Bytes::mib(96)).create().expect("a region");
+    let pages = region.len() / PAGE;
+    fill(&mut region, 0..pages);
+    (manager, region, pages)
+}
+
 fn expect(region: &Region, pages: impl Iterator<Item = usize>) {
     for page in pages {
         let mut back = [0; PAGE];
@@ -56,10 +65,7 @@ fn hot_pages_get_into_the_local_zone_and_cold_ones_make_room_for_them() {
     if skip_without_moves("pages that change zones") {
         return;
     }
-    let manager = builder(32, 96).build().expect("a manager");
-    let mut region = manager.region(Bytes::mib(96)).create().expect("a region");
-    let pages = region.len() / PAGE;
-    fill(&mut region, 0..pages);
+    let (manager, region, pages) = filled();
     let hot = pages - (20 << 20) / PAGE..pages;
     assert_eq!(near_percent(&region, &hot), 0, "{:?}", region.zones(0, region.len()));
     until("hot pages are in the local zone", || {
@@ -77,10 +83,7 @@ fn nothing_moves_while_no_page_in_the_remote_zone_is_used() {
     if skip_without_moves("pages that change zones") {
         return;
     }
-    let manager = builder(32, 96).build().expect("a manager");
-    let mut region = manager.region(Bytes::mib(96)).create().expect("a region");
-    let pages = region.len() / PAGE;
-    fill(&mut region, 0..pages);
+    let (manager, region, pages) = filled();
     let hot = 0..(20 << 20) / PAGE;
     assert_eq!(near_percent(&region, &hot), 100);
     let most = pages as u64 / 16;

@@ -42,7 +42,8 @@ fn kernel() -> Vec<u8> {
     let note = [4, 4, 18, u32::from_le_bytes(*b"Xen\0"), CODE];
     let note: Vec<u8> = note.into_iter().flat_map(u32::to_le_bytes).collect();
     let (entry, noted, length) = (u64::from(CODE), note.len() as u64, code.len() as u64);
-    // The header, a note behind the headers, and the code behind that.
+    // An ELF file in words: its header of 64 bytes (x86-64, an executable), and two program headers
+    // of 56, for the note and the code, which lie behind them.
     let headers = 64 + 2 * 56;
     let header = [0x0001_0102_464C_457F, 0, 0x1_003E_0002, entry, 64, 0, 0x0038_0040_0000_0000, 2];
     let note_lies = [4 << 32 | 4, headers, 0, 0, noted, noted, 4];

@@ -131,7 +131,7 @@ impl ReadAhead {
     }
 }
 
-/// The pages whose place `part` of a window takes: those that its reader, who began at page
+/// The pages whose place `part` of a window takes: those that its reader, which began at page
 /// `begin`, has left behind. None in a file that fits into `memory`, which has `pages` of so many
 /// bytes, nor as long as the reader has not filled its share.
 #[must_use]
@@ -209,7 +209,7 @@ mod tests {
         let memory = Bytes::mib(64);
         let behind = |part: Range<u64>, pages| left_behind(&part, 0, (pages, PAGE), memory);
         assert!(behind(1000..1008, 1024).is_empty(), "it fits");
-        // A quarter is 256 pages, and what is left behind lies 128 pages back.
+        // A quarter is 256 pages, and a page is left behind 128 pages later.
         assert!(behind(376..384, 1025).is_empty(), "{:?}", behind(376..384, 1025));
         assert_eq!((behind(380..388, 1025), behind(1000..1008, 1025)), (256..260, 872..880));
         assert!(left_behind(&(1000..1008), 0, (1025, PAGE), Bytes::mib(31)).is_empty(), "too little memory");

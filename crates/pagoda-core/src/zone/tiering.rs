@@ -9,8 +9,8 @@
 //!
 //! What that costs is bounded. So many pages are sampled and moved in one tick, and no more. The
 //! time between samples doubles with each round through the remote zones that finds no hot page,
-//! and with each sample after which no page moves for long. Where demoted pages come back soon, the
-//! zones hold what is used as well as they can, and moving pauses. Nothing is sampled in local
+//! and with each sample after which no page moves for long. Where demoted pages come back soon,
+//! the working set is larger than the local zones, and moving pauses. Nothing is sampled in local
 //! zones, and nothing is moved, unless a hot page is found in a remote one.
 //!
 //! This module must never read a clock or know a page: ticks and counts are the caller's.
@@ -99,7 +99,7 @@ pub struct Local {
     pub spare: u64,
 }
 
-/// What is done until the next look, in pages.
+/// The work until the next look, in pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Remote pages to sample.

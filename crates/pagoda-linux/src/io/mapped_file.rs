@@ -288,7 +288,7 @@ mod tests {
         for start in [7 * ALIGN as u64, !(ALIGN as u64 - 1)] {
             assert_eq!(len_of(part(start, Some(1))), Ok(0), "behind it");
         }
-        // What is cut behind the part is not its length.
+        // A cut behind the part does not change its length.
         let other = std::fs::OpenOptions::new().write(true).open(&path).expect("it is there");
         other.set_len(4 * ALIGN as u64).expect("a disk");
         assert_eq!(file.state().map(|state| state.len), Ok(2 * ALIGN as u64 + 100));

@@ -14,8 +14,8 @@ use crate::mem::range::PageRange;
 use crate::mem::reserved;
 
 /// How many mappings of our own there can be: a few arenas and stores for each manager, a stack for
-/// each thread, and the regions of the preload library's heap (of 4 MiB and more each). At the
-/// bound a mapping fails like any other.
+/// each thread, the spare mappings of an engine, and the regions of the preload library's heap (of
+/// 4 MiB and more each). At the bound a mapping fails like any other.
 const BOUND: usize = 1024;
 
 /// In the end of a mapping: a child of a fork has it, too.
@@ -229,8 +229,8 @@ impl OwnMapping {
     pub fn reserve(len: usize, align: usize, huge: bool) -> io::Result<Self> {
         let range = reserved::map_closed(len, align)?;
         let mapping = Self { range };
-        // With the page below: a child that registers it with what it takes over waits for itself
-        // when it unmaps both.
+        // With the page below: a child could register it with the memory that it takes over, and
+        // unmapping both would then wait for an event that no other thread reads.
         if !declare(reserved::with_page_below(range)) {
             return Err(io::Error::other("the list of Pagoda's own mappings is full"));
         }

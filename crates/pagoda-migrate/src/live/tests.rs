@@ -96,20 +96,23 @@ impl Writer for Nobody {
     fn stop(&mut self) {}
 }
 
+fn two_channels() -> LiveOptions {
+    LiveOptions {
+        send: SendOptions { channels: 2, ..SendOptions::default() },
+        downtime: Duration::from_secs(60),
+        rounds: 5,
+        otherwise: Otherwise::StopForLonger,
+    }
+}
+
 #[test]
 fn the_rest_of_one_stripe_goes_over_all_channels() {
     for zero in ZeroPolicy::ALL {
         let hot = Hot { collected: AtomicUsize::new(0), sharing: AtomicUsize::new(0) };
-        let live = LiveOptions {
-            send: SendOptions { channels: 2, ..SendOptions::default() },
-            downtime: Duration::from_secs(60),
-            rounds: 5,
-            otherwise: Otherwise::StopForLonger,
-        };
         let mut destination = MemoryDestination::new();
         let receives = crate::ReceiveOptions { zero, ..options() };
         let (received, sent) = receive_from(&mut destination, &receives, |to| {
-            send_live(&hot, &to, &live, &mut Nobody, &mut |_, _| ControlFlow::Continue(()))
+            send_live(&hot, &to, &two_channels(), &mut Nobody, &mut |_, _| ControlFlow::Continue(()))
         });
         let (received, sent) = (received.expect("received"), sent.expect("sent").counts);
         let pages = IMAGE.get() / PAGE as u64;
@@ -173,15 +176,9 @@ impl LiveReader for &Uneven {
 #[test]
 fn a_channel_that_is_busy_leaves_its_stripes_to_others() {
     let uneven = Uneven { collected: AtomicUsize::new(0), read: AtomicUsize::new(0) };
-    let live = LiveOptions {
-        send: SendOptions { channels: 2, ..SendOptions::default() },
-        downtime: Duration::from_secs(60),
-        rounds: 5,
-        otherwise: Otherwise::StopForLonger,
-    };
     let mut destination = MemoryDestination::new();
     let (received, sent) = receive_from(&mut destination, &options(), |to| {
-        send_live(&uneven, &to, &live, &mut Nobody, &mut |_, _| ControlFlow::Continue(()))
+        send_live(&uneven, &to, &two_channels(), &mut Nobody, &mut |_, _| ControlFlow::Continue(()))
     });
     received.expect("received");
     sent.expect("sent");

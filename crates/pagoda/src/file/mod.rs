@@ -19,7 +19,7 @@
 //! | `dropping` | staged pages that leave memory |
 //! | `whole_writes` | writing by calls over whole entries, without reading them |
 //! | `readahead`, `orders` | readahead by the helpers, as `pagoda_core::fault::readahead` says |
-//! | `move_in` | moving what was read ahead into the region |
+//! | `move_in` | moving pages that were read ahead into the region |
 //! | `behind` | dropping what a reader has left behind |
 //! | `cached_reads` | reading by calls from pages that were read ahead, in place |
 //!

@@ -1,12 +1,12 @@
 //! Notes on staged pages for the policy of tiers (`pagoda_core::zone::tiering`): when each was
-//! staged, and what came back since. This module must never know an engine.
+//! staged, and counts of those that came back since. This module must never know an engine.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use pagoda_core::zone::tiering::{self, Seen, TICK_MS};
 use pagoda_linux::process::thread::ran_ns;
 
-/// A note on a slot: the lowest bits of the tick, and what was done then.
+/// A note on a slot: the lowest bits of the tick, and the reason.
 const TICK: u32 = 0xffff;
 const STAGED: u32 = 1 << 16;
 const SAMPLED: u32 = 1 << 17;

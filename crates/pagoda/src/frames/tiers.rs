@@ -70,7 +70,7 @@ impl Engine {
 
     fn move_to(&self, slot: u32, tier: Tier, low_part: u64) -> Option<Moved> {
         let all = all_of_slot(&self.space);
-        // A frame in the place of a hole would hide what is in the file, or hold old bytes.
+        // A frame in the place of a hole would hide the file's bytes, or hold old ones.
         if self.zones.staged_pages(slot) != all {
             return None;
         }

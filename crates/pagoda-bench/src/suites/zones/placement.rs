@@ -19,7 +19,7 @@ const OS_PAGE: usize = 4096;
 /// Reads between two looks at the clock.
 const READS: usize = 256;
 
-/// What is run: sizes in MiB.
+/// The sizes of a run, in MiB.
 struct Sizes {
     fast: u64,
     slow: u64,

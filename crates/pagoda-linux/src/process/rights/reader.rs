@@ -29,8 +29,8 @@ pub struct RightsReader {
     groups: Option<u64>,
     looked_ns: u64,
     /// A change that no thread has been told of yet, and one that threads follow.
-    changed: Option<Rights>,
-    followers: Option<Followers>,
+    pub(super) changed: Option<Rights>,
+    pub(super) followers: Option<Followers>,
 }
 
 /// The time between two looks.
@@ -54,16 +54,6 @@ impl RightsReader {
             changed: None,
             followers: None,
         })
-    }
-
-    #[cfg(test)]
-    pub(super) fn found(&mut self, rights: Rights) {
-        self.changed = Some(rights);
-    }
-
-    #[cfg(test)]
-    pub(super) fn is_followed(&self) -> bool {
-        self.followers.is_some()
     }
 
     /// Has all raw threads follow a change of the program's rights, the calling one included. Does

@@ -35,22 +35,22 @@ fn a_change_waits_for_a_thread_that_has_not_begun() {
     change.join().expect("it ends");
 }
 
-/// Whoever looks goes on looking: a handler that sleeps follows 100 ms later.
+/// The watcher looks on meanwhile: a handler that sleeps follows up to 100 ms later.
 #[test]
 fn a_reader_has_threads_follow_and_waits_for_none() {
     let _one = ONE.lock();
     let rights = of_this_thread().expect("asked");
     let mut reader = RightsReader::new().expect("proc");
-    reader.found(rights);
+    reader.changed = Some(rights);
     thread_is_made();
     until("the change is told", || {
         reader.follow();
-        reader.is_followed()
+        reader.followers.is_some()
     });
     thread_was_made();
     until("all have followed", || {
         reader.follow();
-        !reader.is_followed()
+        reader.followers.is_none()
     });
 }
 
