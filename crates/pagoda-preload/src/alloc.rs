@@ -1,27 +1,31 @@
 //! The heap of the engine inside an unmodified program: over mappings of our own, which are never
 //! managed.
 //!
-//! Small blocks come from `talc` under one lock; large ones are mappings of their own, so that
-//! zeroed tables cost nothing until they are written. The program's own allocator is never called.
+//! Small blocks come from `talc` under one lock; large ones are parts of the engine's room, or
+//! mappings of their own, so that zeroed tables cost nothing until they are written. The program's
+//! own allocator is never called.
 //! The lock is held for moments, by threads of the engine and by the program's threads inside our
 //! hooks; its holder touches nothing but this heap.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
 use std::ptr::NonNull;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 use pagoda::error::StopReason;
 use pagoda::stats::counters::{Counter, Counters, Status};
+use pagoda_core::size::Bytes;
 use pagoda_linux::mem::own_memory::OwnMapping;
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::process::thread::exit_process;
 use talc::{OomHandler, Span, Talc};
 
-/// From this size on a block is a mapping of its own: working memory of threads, mostly never
+use crate::room::{self, Room};
+
+/// From this size on a block takes whole units of the room: working memory of threads, mostly never
 /// written.
-const LARGE_BYTES: usize = 64 << 10;
+const LARGE_BYTES: usize = room::UNIT;
 
 /// The heap's growth step: so large that the list of our own mappings stays short.
 const GROWTH_BYTES: usize = 4 << 20;
@@ -61,6 +65,13 @@ static FIRST: First = First(UnsafeCell::new([0; FIRST_BYTES]));
 
 struct Grow {
     has_first: bool,
+    room: Room,
+}
+
+impl Grow {
+    const fn new() -> Self {
+        Self { has_first: false, room: Room::new() }
+    }
 }
 
 impl OomHandler for Grow {
@@ -78,9 +89,12 @@ impl OomHandler for Grow {
 /// By at least so much.
 fn grow(talc: &mut Talc<Grow>, bytes: usize) -> Result<(), ()> {
     let len = (bytes + 4096).next_multiple_of(GROWTH_BYTES);
-    let range = OwnMapping::reserve(len, 4096, false).map_err(drop)?.leak();
+    let range = match talc.oom_handler.room.take(len) {
+        Some(part) => part,
+        None => OwnMapping::reserve(len, 4096, false).map_err(drop)?.leak(),
+    };
     let start = std::ptr::with_exposed_provenance_mut::<u8>(range.start());
-    // SAFETY: the mapping is fresh, ours for good, and used by no one else.
+    // SAFETY: the memory is fresh, ours for good, and used by no one else.
     unsafe { talc.claim(Span::from_base_size(start, range.len())).map(drop) }
 }
 
@@ -96,7 +110,7 @@ unsafe impl Sync for OwnHeap {}
 impl OwnHeap {
     /// An empty heap, which takes its first memory when it is first used.
     pub const fn new() -> Self {
-        Self { small: UnsafeCell::new(Mutex::new(Talc::new(Grow { has_first: false }))) }
+        Self { small: UnsafeCell::new(Mutex::new(Talc::new(Grow::new()))) }
     }
 
     /// Begins anew with an empty heap, in a child, which did not inherit the blocks.
@@ -108,14 +122,17 @@ impl OwnHeap {
         COUNTERS.store(std::ptr::null_mut(), Ordering::Release);
         // SAFETY: there is no other thread. The old value owns no memory that is still mapped, so
         // it is not dropped.
-        unsafe { self.small.get().write(Mutex::new(Talc::new(Grow { has_first: false }))) };
+        unsafe { self.small.get().write(Mutex::new(Talc::new(Grow::new()))) };
     }
 
-    /// Takes the memory that an engine needs, before it starts: later the program may be at its
-    /// limit of mappings. False if there is none.
+    /// Takes the memory that an engine with this budget needs, before it starts: later the program
+    /// may be at its limit of mappings. False if there is none.
     #[must_use]
-    pub fn grow(&self) -> bool {
-        self.small().lock().is_ok_and(|mut small| grow(&mut small, 0).is_ok())
+    pub fn grow(&self, budget: Bytes) -> bool {
+        self.small().lock().is_ok_and(|mut small| {
+            small.oom_handler.room.open(budget);
+            grow(&mut small, 0).is_ok()
+        })
     }
 
     fn small(&self) -> &Mutex<Talc<Grow>> {
@@ -127,7 +144,14 @@ impl OwnHeap {
         layout.size() >= LARGE_BYTES
     }
 
-    fn map(layout: Layout) -> *mut u8 {
+    fn large(&self, layout: Layout) -> *mut u8 {
+        let part = match self.small().lock() {
+            Ok(mut small) if layout.align() <= room::UNIT => small.oom_handler.room.take(layout.size()),
+            _ => None,
+        };
+        if let Some(part) = part {
+            return std::ptr::with_exposed_provenance_mut(part.start());
+        }
         let len = layout.size().next_multiple_of(4096);
         OwnMapping::reserve(len, layout.align().max(4096), false).map_or_else(
             |_| exhausted(),
@@ -136,13 +160,13 @@ impl OwnHeap {
     }
 }
 
-// SAFETY: small blocks are talc's, which keeps the contract under the lock; large ones are mappings
+// SAFETY: small blocks are talc's, which keeps the contract under the lock; large ones are memory
 // of at least the size and alignment asked for, owned by their block alone. Nothing here unwinds: a
 // poisoned lock gives null.
 unsafe impl GlobalAlloc for OwnHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if Self::is_large(layout) {
-            return Self::map(layout);
+            return self.large(layout);
         }
         let Ok(mut small) = self.small().lock() else { return std::ptr::null_mut() };
         // SAFETY: the layout's size is not zero, by this function's own contract.
@@ -161,10 +185,17 @@ unsafe impl GlobalAlloc for OwnHeap {
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if Self::is_large(layout) {
-            let range = PageRange::at(block.expose_provenance(), layout.size().next_multiple_of(4096));
-            // SAFETY: `map` leaked exactly this mapping for this block, which its owner gives up
-            // now.
-            drop(unsafe { OwnMapping::retake(range) });
+            let start = block.expose_provenance();
+            // SAFETY: its owner gives the block up now.
+            let give_back = |mut small: MutexGuard<'_, Talc<Grow>>| unsafe {
+                small.oom_handler.room.give_back(start, layout.size())
+            };
+            if !self.small().lock().is_ok_and(give_back) {
+                let range = PageRange::at(start, layout.size().next_multiple_of(4096));
+                // SAFETY: `large` leaked exactly this mapping for this block, which its owner gives
+                // up now.
+                drop(unsafe { OwnMapping::retake(range) });
+            }
             return;
         }
         if let (Ok(mut small), Some(block)) = (self.small().lock(), NonNull::new(block)) {

@@ -15,6 +15,7 @@ mod config_text;
 mod current;
 mod end;
 mod hooks;
+mod room;
 mod start;
 mod unwind;
 

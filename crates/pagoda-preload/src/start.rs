@@ -142,6 +142,8 @@ extern "C" fn construct(_: c_int, _: *const Text, environment: *const Text) {
         return begin(tree, Start::WhenGrown);
     }
     end::remember(member, &path);
+    // Its children inherit the answer.
+    let _ = affinity::online();
     EXPECTS_SHADOW_MEMORY.store(is_defined(c"__msan_init"), Ordering::Release);
     let counters = member.counters();
     // Before the thread that changes it: the loop below waits for that.
@@ -374,7 +376,7 @@ fn watch_while(count: &mut AnonReader, member: &Member, go_on: impl Fn(Bytes) ->
 /// Starts the engine and watches for good. Returns only if there is none; a child that has accepted
 /// its parent's offer does not.
 fn manage(config: &Config, member: Member, held: Bytes, offer: Option<Offer>) -> Result<(), StartError> {
-    if !crate::HEAP.grow() {
+    if !crate::HEAP.grow(config.budget) {
         return Err(StartError::AddressSpace(Errno::NONE));
     }
     // A child takes over from a parent that was managed.

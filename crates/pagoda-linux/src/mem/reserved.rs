@@ -25,8 +25,9 @@ use crate::mem::own_memory::{declare, shorten};
 use crate::mem::range::PageRange;
 
 /// Mappings of the engine that find room although the program has all that the kernel allows
-/// (`vm.max_map_count`): its heap grows by some MiB each, and a table of its own has one.
-const SPARES: usize = 64;
+/// (`vm.max_map_count`): stacks, and steps of its heap that are larger than its room. A fork has to
+/// leave each of them out of the child, which takes a microsecond.
+const SPARES: usize = 8;
 
 /// Two mappings each, which make room for one of ours and the page below it.
 const SPARE_BYTES: usize = 2 * OS_PAGE;

@@ -7,7 +7,7 @@
 //!
 //! This module must never decide which thread is held, nor for how long.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use linux_raw_sys::general as raw;
 use rustix::fs::{Mode, OFlags};
@@ -104,9 +104,23 @@ pub fn hold(id: u32, processors: &Processors) -> Result<(), Errno> {
     unsafe { syscall3(raw::__NR_sched_setaffinity, id as usize, size_of_val(&processors.0), at) }.map(drop)
 }
 
-/// How many processors the machine has that are in use. None if the kernel does not say.
+/// The answer of [`online`] to the first call of this process or of one that it was forked from.
+static ONLINE: AtomicU32 = AtomicU32::new(0);
+
+/// How many processors the machine has that are in use, as it was at first: opening the file takes
+/// a tenth of a fork. None if the kernel does not say.
 #[must_use]
 pub fn online() -> Option<u32> {
+    let known = ONLINE.load(Ordering::Relaxed);
+    if known != 0 {
+        return Some(known);
+    }
+    let count = read_online()?;
+    ONLINE.store(count, Ordering::Relaxed);
+    Some(count)
+}
+
+fn read_online() -> Option<u32> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let file = rustix::fs::open(c"/sys/devices/system/cpu/online", flags, Mode::empty()).ok()?;
     let mut text = [0; 256];
