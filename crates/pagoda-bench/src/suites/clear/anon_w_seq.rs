@@ -21,8 +21,13 @@ use crate::measure::scratch::Scratch;
 use crate::measure::stats::{Measured, median, round};
 use crate::worker;
 
-/// Processes for each processor.
+/// Processes for each processor, where none are asked for.
 const PROCESSES_PER_CORE: [usize; 4] = [1, 2, 4, 8];
+/// The measure as it was published with the proposal: two Xeon E5-2699 v3, a process for each
+/// hardware thread, and their share of 45 MiB of cache for 36 threads.
+const PUBLISHED_PROCESSES: usize = 72;
+const PUBLISHED_LLC_BYTES_PER_PROCESS: u64 = (45 << 20) / 36;
+const PUBLISHED_GAIN_PERCENT: f64 = 28.3;
 /// Rounds here for each round of the orders: many short ones, so that other load on the machine
 /// spoils some of them and not the median.
 const ROUNDS: usize = 3;
@@ -34,16 +39,33 @@ const POLL: Duration = Duration::from_millis(2);
 
 /// Measures all rows.
 pub fn measure(setup: &Setup, cores: usize, cancel: &Cancel) -> anyhow::Result<Vec<Value>> {
-    let row = |per_core| {
-        let row = run(setup, cores, cores * per_core, cancel);
+    let row = |processes: &usize| {
+        let row = run(setup, cores, *processes, cancel);
         setup.progress.inc(1);
         row
     };
-    PROCESSES_PER_CORE.into_iter().map(row).collect()
+    setup.processes.iter().map(row).collect()
 }
 
-/// The number of rows.
-pub const ROWS: usize = PROCESSES_PER_CORE.len();
+/// The numbers of processes: those that were asked for, or several for each processor.
+pub fn processes(asked: &[u16], cores: usize) -> Vec<usize> {
+    if asked.is_empty() {
+        return PROCESSES_PER_CORE.map(|per_core| cores * per_core).into();
+    }
+    asked.iter().copied().map(usize::from).collect()
+}
+
+/// What was published of this measure, and the number of processes that have as little of this
+/// machine's cache each.
+pub fn published(llc_bytes: u64) -> Value {
+    json!({
+        "processors": PUBLISHED_PROCESSES,
+        "processes": PUBLISHED_PROCESSES,
+        "llc_bytes_per_process": PUBLISHED_LLC_BYTES_PER_PROCESS,
+        "gain_percent": PUBLISHED_GAIN_PERCENT,
+        "processes_for_its_share": llc_bytes.div_ceil(PUBLISHED_LLC_BYTES_PER_PROCESS),
+    })
+}
 
 fn run(setup: &Setup, cores: usize, processes: usize, cancel: &Cancel) -> anyhow::Result<Value> {
     // The total is the same in every row: a cache holds the same share of it.
@@ -177,6 +199,13 @@ fn figures(setup: &Setup, processes: usize, area: Bytes, rounds: &[Round]) -> Op
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn processes_are_as_asked_for_or_several_for_each_processor() {
+        assert_eq!(processes(&[], 3), [3, 6, 12, 24]);
+        assert_eq!(processes(&[72, 1], 3), [72, 1]);
+        assert_eq!(published(32 << 20)["processes_for_its_share"], 26);
+    }
     use crate::report::json::plain;
 
     #[test]

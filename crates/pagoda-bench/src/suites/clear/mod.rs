@@ -70,6 +70,9 @@ Keys of the JSON, medians of the rounds:
                               ascending ratio_converge_vs_ascending, ratio_reverse_in_page_vs_ascending,
                               ratio_neighbourhood_vs_ascending, ratio_streaming_vs_ascending, ratio_kernel_thp_vs_ascending; best, and
                               ratio_best_vs_kernel
+  published                   of anon_w_seq where the order was proposed: processors, processes, llc_bytes_per_process, gain_percent; and
+                              processes_for_its_share, the processes that have as little cache each here
+  processors                  of this machine
   thrashers, llc_bytes, cycled_bytes, clock_ns, cached_kernel, streaming_kernel, rounds  the size of the run, and how this processor clears";
 
 /// The options of the bench.
@@ -85,6 +88,10 @@ pub struct ClearArgs {
     /// Rounds that count, after one that is discarded [default: 7, quick: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
     rounds: Option<u16>,
+    /// A number of processes of anon-w-seq; can be given more than once [default: 1, 2, 4 and 8 for
+    /// each processor]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
+    processes: Vec<u16>,
 }
 
 /// The settings that all parts of a run share.
@@ -96,6 +103,8 @@ struct Setup {
     frames_per_round: usize,
     /// The length of one slot of each side of anon-w-seq.
     slot: Duration,
+    /// The numbers of processes of anon-w-seq.
+    processes: Vec<usize>,
     /// The last-level cache of all processors.
     llc_bytes: u64,
     /// The frames that are cleared in turn.
@@ -110,12 +119,14 @@ pub fn run(args: &ClearArgs) -> anyhow::Result<ExitCode> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let rounds = args.rounds.map_or(if args.quick { 1 } else { 7 }, usize::from);
     let llc_bytes = last_level_cache_bytes().unwrap_or(CACHE_ASSUMED);
-    let steps = (4 + choice::CROWDS + 2) * (rounds + 1) + anon_w_seq::ROWS;
+    let processes = anon_w_seq::processes(&args.processes, cores);
+    let steps = (4 + choice::CROWDS + 2) * (rounds + 1) + processes.len();
     let setup = Setup {
         program: command::this_program()?,
         rounds,
         frames_per_round: if args.quick { 50 } else { 300 },
         slot: Duration::from_millis(if args.quick { 60 } else { 120 }),
+        processes,
         llc_bytes,
         // At most a quarter of the available memory: the thrashers take some, too.
         cycled_bytes: Bytes::new((llc_bytes * CYCLED_PER_CACHE).min(if args.quick {
@@ -184,7 +195,7 @@ impl Setup {
         let clearer = Clearer::for_this_processor();
         let mut figures = json!({
             "orders": orders, "pressure": pressure, "choice": choice, "fault": fault, "base": base,
-            "anon_w_seq": anon_w_seq,
+            "anon_w_seq": anon_w_seq, "published": anon_w_seq::published(self.llc_bytes), "processors": cores,
             "thrashers": thrashers,
             "llc_bytes": self.llc_bytes,
             "cycled_bytes": self.cycled_bytes.get(),
@@ -208,6 +219,7 @@ impl Setup {
             rounds: 1,
             frames_per_round: 2,
             slot: Duration::from_millis(30),
+            processes: Vec::new(),
             llc_bytes: 1 << 20,
             cycled_bytes: Bytes::mib(8),
             clock_ns: 0.0,

@@ -75,7 +75,9 @@ const READY: &str = "huge frames cleared ahead beside them, {taken_percent:0}% o
 writing all {write_all_us:1} us; the kernel's THP {kernel_thp_write_all_us:1} us
 ";
 
-const ANON_W_SEQ: &str = "anon-w-seq, GiB/s of all processes by processor time; our orders clear in place, the kernel's side has its fault in it";
+const ANON_W_SEQ: &str = "anon-w-seq, GiB/s of all processes by processor time; our orders clear in place, the kernel's side has its fault in it,
+on {processors} processors; published: {published/processes} processes on as many, {published/llc_bytes_per_process:b} of cache each, which \
+is that of {published/processes_for_its_share} processes here (--processes), +{published/gain_percent:1} %";
 
 /// The tables for people.
 pub fn table(report: &Value) -> String {
@@ -96,7 +98,7 @@ pub fn table(report: &Value) -> String {
         ),
         ("from touch to return", faults(&report["fault"], &report["orders"]["prezeroed"])),
         ("the same of base pages of 64 KiB, us, and with all of it written", plain(&BASE, "base")),
-        (ANON_W_SEQ, text_table(["processes"], &PROCESSES, processes)),
+        (&fill(ANON_W_SEQ, report), text_table(["processes"], &PROCESSES, processes)),
     ] {
         text += &format!("\n{about}\n{table}\n");
     }
