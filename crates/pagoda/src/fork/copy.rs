@@ -10,9 +10,8 @@
 //! answer there has lost its parent before its data came, and ends itself.
 //!
 //! Memory that is to be empty in a child (madvise WIPEONFORK) counts as discarded there from the
-//! start. A child that lacks such memory is given copies. The kernel tells of such memory in the
-//! parent, a moment after the fork: memory that another thread unmaps or moves in that moment is
-//! not known.
+//! start. The kernel tells of such memory in the parent, a moment after the fork: memory that
+//! another thread unmaps or moves in that moment is not known.
 //!
 //! The kernel does not move pages that parent and child share. Break copy-on-write before evicting
 //! such a page (`make_shared_own`): it is a copy as long as the other process has it, nothing once
@@ -33,6 +32,7 @@ use crate::engine::Engine;
 use crate::error::{Errno, StopReason};
 use crate::fault::unreadable;
 use crate::fork::handover::HandedOver;
+use crate::fork::wiped::Wiped;
 use crate::stats::counters::Counter;
 use crate::store::{Handle, Scratch, Store};
 use crate::table::{Page, Span, Table, give};
@@ -51,16 +51,16 @@ enum Change {
 /// A forked child that does not stand on its own yet.
 pub(crate) struct Child {
     pub(crate) uffd: Uffd,
+    /// Empty in it from the start.
+    pub(crate) wiped: Wiped,
     changes: Vec<Change>,
     /// Writes that its parent held when it forked, and that wait for an event to be read.
     held: Vec<PageRange>,
 }
 
 impl Child {
-    /// `wiped` are the ranges that are empty in it.
-    fn new(uffd: Uffd, wiped: Vec<PageRange>) -> Self {
-        let changes = wiped.into_iter().map(Change::Gone).collect();
-        Self { uffd, changes, held: Vec::new() }
+    fn new(uffd: Uffd, wiped: Wiped) -> Self {
+        Self { uffd, wiped, changes: Vec::new(), held: Vec::new() }
     }
 
     /// Notes the child's changes, and returns its own children. As long as it gets everything its
@@ -69,7 +69,7 @@ impl Child {
         self.hear(|_| {})
     }
 
-    /// Whether its memory is laid out as its parent's was, and none of it is empty.
+    /// Whether its memory is laid out as its parent's was.
     pub(crate) fn is_as_it_was(&self) -> bool {
         self.changes.is_empty()
     }
@@ -78,7 +78,7 @@ impl Child {
     /// its parent held go on: it has no engine yet that could make room.
     pub(crate) fn hear(&mut self, mut fault: impl FnMut(usize)) -> Result<Vec<Self>, uffd::Errno> {
         let mut children = Vec::new();
-        let (changes, held) = (&mut self.changes, &mut self.held);
+        let (wiped, changes, held) = (&self.wiped, &mut self.changes, &mut self.held);
         self.uffd.read(|message| match message {
             Message::Remove(range) | Message::Unmap(range) => changes.push(Change::Gone(range)),
             Message::Remap { from, to, len } => {
@@ -88,7 +88,12 @@ impl Child {
             }
             // It has the pages that were copied so far, and lacks the pages that its parent lacks.
             Message::Fork(uffd) => {
-                children.push(Self { uffd, changes: changes.clone(), held: Vec::new() });
+                children.push(Self {
+                    uffd,
+                    wiped: wiped.clone(),
+                    changes: changes.clone(),
+                    held: Vec::new(),
+                });
             }
             Message::Fault { at, held: true, .. } => held.push(at.page_range()),
             Message::Fault { at, .. } => fault(at.page()),
@@ -106,7 +111,10 @@ impl Child {
     }
 
     /// Where the OS page that was at `address` is in the child now, if it still has it.
-    fn place(&self, address: usize) -> Option<usize> {
+    pub(crate) fn place(&self, address: usize) -> Option<usize> {
+        if self.wiped.has_any(PageRange::page(address)) {
+            return None;
+        }
         self.changes.iter().try_fold(address, |at, change| match change {
             Change::Gone(range) => (!range.contains(at)).then_some(at),
             Change::Moved { from, to } if from.contains(at) => Some(at - from.start() + to),
@@ -168,9 +176,9 @@ impl Engine {
     }
 
     /// The managed ranges that are empty in children.
-    fn wiped_in_children(&self, table: &Table) -> Vec<PageRange> {
+    fn wiped_in_children(&self, table: &Table) -> Wiped {
         let mut wiped = Vec::new();
-        let Some(reader) = &self.wiped else { return wiped };
+        let Some(reader) = &self.wiped else { return Wiped::default() };
         let mut reader = reader.lock().unwrap_or_else(|_| self.stop(StopReason::EngineBroken));
         let read = reader.for_each(|mapping| {
             let range = PageRange::new(mapping.start, mapping.end);
@@ -180,7 +188,7 @@ impl Engine {
             // The child would read memory that it must not.
             self.stop(StopReason::EngineBroken);
         }
-        wiped
+        Wiped::new(wiped)
     }
 
     fn copy_to_children(
@@ -247,7 +255,8 @@ impl Engine {
         let mut one_by_one = false;
         while at < run.len() {
             // As one as long as the child changed nothing, and no boundary of mappings lies within.
-            let len = if child.changes.is_empty() && !one_by_one { run.len() - at } else { OS_PAGE };
+            let is_whole = child.is_as_it_was() && !child.wiped.has_any(run) && !one_by_one;
+            let len = if is_whole { run.len() - at } else { OS_PAGE };
             let Some(place) = child.place(run.start() + at) else {
                 at += len;
                 continue;

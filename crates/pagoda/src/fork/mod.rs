@@ -7,3 +7,4 @@ pub(crate) mod copy;
 pub(crate) mod handover;
 pub(crate) mod hold;
 pub(crate) mod inflight;
+mod wiped;

@@ -21,6 +21,7 @@ use pagoda_linux::uffd::Stop;
 use super::stream::{Kind, Record, send_page};
 use crate::engine::Engine;
 use crate::fork::copy::Child;
+use crate::fork::wiped::Wiped;
 use crate::stats::counters::Counter;
 use crate::store::{Handle, Loan, Scratch};
 use crate::table::{Page, Span, Table, give};
@@ -89,7 +90,7 @@ impl Engine {
                 self.store.begin_loan(loan, &stream);
             }
             self.announcements.reader.store(stream.peer().unwrap_or(0), Ordering::Relaxed);
-            if self.send_all(table, &stream, loan.as_ref(), buffer, scratch).is_err() {
+            if self.send_all(table, &stream, (loan.as_ref(), &child.wiped), buffer, scratch).is_err() {
                 // A child that lacks the end reads nothing for its program: it holds nothing any
                 // more.
                 stream.end();
@@ -121,7 +122,9 @@ impl Engine {
         scratch: &mut Scratch,
     ) -> bool {
         let at = PageRange::page(address);
-        let out = table.find(address).and_then(|span| {
+        // Empty in the child, or discarded by it: it reads zero.
+        let span = if child.place(address).is_some() { table.find(address) } else { None };
+        let out = span.and_then(|span| {
             let page = table.page_at(span, address);
             let granule = page.granule_of(address);
             let out = self.copy_out(span, &page, buffer, scratch).has(granule);
@@ -129,7 +132,7 @@ impl Engine {
         });
         let filled = match out {
             Some(offset) => self.space.fill_child(&child.uffd, at, &buffer[offset..][..OS_PAGE]),
-            // It was never written, or discarded.
+            // The same if it was never written.
             None => self.space.fill_child_with_zero_page(&child.uffd, at),
         };
         match filled.stop {
@@ -146,7 +149,7 @@ impl Engine {
         &self,
         table: &Table,
         stream: &Stream,
-        loan: Option<&Loan>,
+        (loan, wiped): (Option<&Loan>, &Wiped),
         buffer: &mut [u8],
         scratch: &mut Scratch,
     ) -> io::Result<()> {
@@ -162,12 +165,34 @@ impl Engine {
             for index in span.used(span.range(), table.entry_bytes()) {
                 if span.word(index) != Word::EMPTY {
                     let page = span.page(index, span.range(), table.entry_bytes());
-                    self.send_page(stream, loan, span, &page, buffer, scratch)?;
+                    match wiped.of_page(&page) {
+                        Granules::NONE => self.send_page(stream, loan, span, &page, buffer, scratch)?,
+                        empty => self.send_wiped(stream, span, (&page, empty), buffer, scratch)?,
+                    }
                     self.note_fork_goes_on();
                 }
             }
         }
         Record { kind: Kind::End, address: 0, len: 0, skipped: 0 }.send(stream)
+    }
+
+    /// Sends the swapped-out granules of a page of which some are `empty` in the child. A stored
+    /// page may have content of granules that are resident here, and no more there: so it is never
+    /// sent as it is stored.
+    fn send_wiped(
+        &self,
+        stream: &Stream,
+        span: &Span,
+        (page, empty): (&Page, Granules),
+        buffer: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> io::Result<()> {
+        let missing = self.copy_out(span, page, buffer, scratch);
+        Wiped::clear(empty, buffer);
+        let Some((first, _)) = missing.without(empty).runs().next() else { return Ok(()) };
+        let bytes = u64::from(missing.without(empty).count()) * OS_PAGE as u64;
+        self.counters.add(Counter::ForkTakenOverBytes, bytes);
+        send_page(stream, Kind::Plain, page.addresses(first, first + 1).start(), buffer)
     }
 
     /// Sends the swapped-out granules of a page, by the address of the first; of a page in the file
