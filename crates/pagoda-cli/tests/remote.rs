@@ -80,6 +80,18 @@ fn wait_for(child: &mut Child, line: &str) -> BufReader<std::process::ChildStdou
     panic!("it did not say {line}: {text}{output:?}");
 }
 
+/// Waits until a request of this run to its server has failed.
+fn until_missed(run: u32) {
+    let of_run = format!("pagoda_remote_failures_total{{tree=\"{run}-");
+    until("a request to the server failed", || {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_pagoda")).arg("export").output().expect("pagoda starts");
+        let text = String::from_utf8(output.stdout).expect("text");
+        let failures = text.lines().find(|line| line.starts_with(&of_run));
+        !failures.expect("the run is there").ends_with(" 0")
+    });
+}
+
 /// Looks at the run as its user would: the bytes at the server are shown, and are part of the
 /// store's.
 fn expect_top_to_show(run: u32) {
@@ -126,7 +138,7 @@ fn a_program_whose_memory_is_at_a_server_reads_it_right_or_is_ended() {
         let stdin = child.stdin.take().expect("piped");
         std::io::Write::write_all(&mut &stdin, b"\n").expect("it reads");
         if !stays_dead {
-            std::thread::sleep(std::time::Duration::from_millis(500));
+            until_missed(child.id());
             server.restart(&kept);
         }
         let text = std::io::read_to_string(said).expect("text");

@@ -125,15 +125,22 @@ fn an_image_that_is_written_meanwhile_is_not_shown() {
     let place = Place::with_image(3, 8 << 20);
     // Slow enough to be written to before it is done.
     let sending = SendOptions { bandwidth: Some(Bytes::mib(2)), codec: Codec::None, ..send_options() };
+    let write = || {
+        thread::sleep(Duration::from_millis(200));
+        let file = File::options().write(true).open(place.image()).expect("an image");
+        file.write_all_at(b"changed", 0).expect("written");
+    };
+    let mut destination = ImageDestination::new(place.arrived()).expect("nothing is there");
     let (sent, received) = thread::scope(|scope| {
-        scope.spawn(|| {
-            thread::sleep(Duration::from_millis(200));
-            let file = File::options().write(true).open(place.image()).expect("an image");
-            file.write_all_at(b"changed", 0).expect("written");
-        });
-        transfer(&place, &sending, &receive_options())
+        // The sender has opened the image when it asks for the way.
+        let route = |to| {
+            scope.spawn(write);
+            to
+        };
+        transfer_to(&place.image(), &mut destination, &any_port(), &sending, &receive_options(), route)
     });
     assert!(matches!(sent, Err(Error::SourceChanged)), "{sent:?}");
+    drop(destination);
     assert!(received.is_err() && place.names() == ["image"]);
 }
 

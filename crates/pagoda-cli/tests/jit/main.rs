@@ -32,8 +32,8 @@ use pressure::{Arena, Rounds};
 use support::managed::{ROLE, Run, longer};
 use support::suite::{self, Test};
 
-/// Each waits for its pages half of the time.
-const AT_ONCE: usize = 2;
+/// Each waits for its pages half of the time, and for the end of its run.
+const AT_ONCE: usize = 3;
 
 /// The least that is taken.
 const BUDGET: &str = "32M";

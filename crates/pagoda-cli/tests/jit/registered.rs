@@ -4,6 +4,7 @@
 use pagoda_linux::testing::userfault::SelfServed;
 
 use crate::pressure::{Arena, check, fill, word};
+use crate::support::managed::longer;
 use crate::support::memory::Mapping;
 
 const PAGES: usize = 256;
@@ -43,7 +44,7 @@ pub fn body(arena: &Arena, _: u64) -> Result<(), String> {
     }
     // It is there until the end, when it is counted: by the next look at the maps.
     check_served(&memory, tag)?;
-    std::thread::sleep(std::time::Duration::from_secs(2));
+    std::thread::sleep(std::time::Duration::from_secs(1) * longer());
     std::mem::forget(memory);
     Ok(())
 }

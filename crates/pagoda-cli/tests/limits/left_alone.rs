@@ -1,11 +1,9 @@
 //! Memory that can't be moved is left alone, and counted: exactly its populated bytes.
 
-use std::time::Duration;
-
 use pagoda_linux::testing::process::lock_all;
 
 use crate::program::{PAGES_PER_MIB, check, fill, stamp, write};
-use crate::run::{Ended, begin};
+use crate::run::{Ended, look, looked_at};
 use crate::support::memory::{self, Mapping};
 
 /// Locked, executable and shared memory of the program, in MiB: of different sizes, so that none is
@@ -17,36 +15,34 @@ const SIZES_MIB: [(&str, u64); 3] =
 /// not locked.
 const SLACK: u64 = 64 << 10;
 
-/// Longer than it takes the watcher to look at everything once more.
-const LOOKS: Duration = Duration::from_millis(3000);
-
-fn expect(ended: &Ended, name: &str, mib: u64) -> Result<String, String> {
-    let bytes = ended.counter(name)?;
-    if bytes < mib << 20 || bytes > (mib << 20) + SLACK {
-        return Err(format!("{name} is {bytes}, not {mib} MiB"));
+/// The counts in words, once none of them is less than these sizes. None may be more.
+fn counted(ended: &Ended, sizes_mib: &[(&str, u64)]) -> Result<Option<String>, String> {
+    let (mut said, mut less) = (Vec::new(), false);
+    for (name, mib) in sizes_mib {
+        let bytes = ended.counter(name)?;
+        if bytes > (mib << 20) + SLACK {
+            return Err(format!("{name} is {bytes}, not {mib} MiB"));
+        }
+        less |= bytes < mib << 20;
+        said.push(format!("{name} {bytes}"));
     }
-    Ok(format!("{name} {bytes}"))
+    Ok((!less).then(|| said.join(", ")))
 }
 
 /// From the start.
 pub fn is_counted() -> Result<String, String> {
-    let ended = begin(&[], &["-m", "64M"], &["left-alone"])?.end()?;
-    ended.expect_success()?;
-    let said: Result<Vec<_>, _> = SIZES_MIB.iter().map(|(name, mib)| expect(&ended, name, *mib)).collect();
-    Ok(said?.join(", "))
+    looked_at(&["-m", "64M"], &["left-alone"], |ended| counted(ended, &SIZES_MIB))
 }
 
 /// Memory that was adopted, and then locked or made executable or read-only.
 pub fn later_is_counted() -> Result<String, String> {
     // So little that it is not left to the kernel for now, and enough for all of it.
-    let ended = begin(&[], &["-m", "40M"], &["left-alone-later"])?.end()?;
-    ended.expect_success()?;
-    if ended.counter("adopted_bytes")? < 24 << 20 {
-        return Err("it was not adopted first".to_owned());
-    }
-    let kinds = [("left_locked_bytes", 3), ("left_executable_bytes", 5), ("left_readonly_bytes", 7)];
-    let said: Result<Vec<_>, _> = kinds.iter().map(|(name, mib)| expect(&ended, name, *mib)).collect();
-    Ok(said?.join(", "))
+    looked_at(&["-m", "40M"], &["left-alone-later"], |ended| {
+        let kinds = [("left_locked_bytes", 3), ("left_executable_bytes", 5), ("left_readonly_bytes", 7)];
+        // Memory that was adopted too late was left alone from the start.
+        let adopted = ended.counter("adopted_bytes")? >= 24 << 20;
+        Ok(counted(ended, &kinds)?.filter(|_| adopted))
+    })
 }
 
 /// Twice as large as its populated part: only the lower half is.
@@ -60,7 +56,7 @@ fn half_populated(mib: u64) -> Result<Mapping, String> {
 }
 
 /// In the program. Its memory is more than the budget, so that reclaim looks at all of it.
-pub fn program() -> Result<(), String> {
+pub fn program(looks: u64) -> Result<(), String> {
     let told = |error: std::io::Error| error.to_string();
     let [locked_mib, executable_mib, shared_mib] = SIZES_MIB.map(|(_, mib)| mib);
     let pages = |mib: u64| mib as usize * PAGES_PER_MIB;
@@ -73,7 +69,7 @@ pub fn program() -> Result<(), String> {
     let shared = memory::shared(2 * pages(shared_mib), pages(shared_mib)).map_err(told)?;
     let mut rest = Mapping::new(pages(80)).map_err(told)?;
     write(&mut rest, 0..pages(80));
-    std::thread::sleep(LOOKS);
+    look(looks);
     check(&rest, 0..pages(80))?;
     check(&executable, 0..pages(executable_mib))?;
     // Until the process ends, so that the last look at it found them.
@@ -106,7 +102,7 @@ pub fn fill_beside_pieces() -> Result<(), String> {
     for page in read_only.clone().flat_map(|page| page + 1..=page + WRITTEN) {
         stamp(page).fill(cut.page_mut(page));
     }
-    std::thread::sleep(LOOKS);
+    look(3);
     for page in read_only {
         cut.protect(page..page + 1, libc::PROT_READ).map_err(told)?;
     }
@@ -115,10 +111,10 @@ pub fn fill_beside_pieces() -> Result<(), String> {
 }
 
 /// In the program: the same of memory that is managed already.
-pub fn later_program() -> Result<(), String> {
+pub fn later_program(looks: u64) -> Result<(), String> {
     let told = |error: std::io::Error| error.to_string();
     let mut mappings = [half_populated(3)?, half_populated(5)?, half_populated(16)?];
-    std::thread::sleep(LOOKS);
+    look(looks);
     let protections = [
         (1, 5, libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC),
         // Of the last one a part only.
@@ -129,7 +125,7 @@ pub fn later_program() -> Result<(), String> {
     }
     let above = mappings[0].split_off(3 * PAGES_PER_MIB);
     mappings[0].lock().map_err(|error| format!("mlock: {error}"))?;
-    std::thread::sleep(LOOKS);
+    look(looks);
     for (mapping, mib) in mappings.iter().zip([3, 5, 16]) {
         check(mapping, 0..mib * PAGES_PER_MIB)?;
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use pagoda_linux::testing::process::lock_all;
 
 use crate::program::{PAGES_PER_MIB, check, fill, write};
-use crate::run::begin;
+use crate::run::{look, looked_at};
 use crate::support::memory::Mapping;
 use crate::support::suite;
 
@@ -15,9 +15,6 @@ const PAGES: usize = 24 * PAGES_PER_MIB;
 
 /// Pagoda's own is a few hundred KiB; all that it only reserves is several times the budget.
 const OWN_MOST: u64 = 8 << 20;
-
-/// Seconds until unmanaged memory was scanned again, and on a machine that has much else to do.
-const LOOKS: [&str; 3] = ["5", "15", "60"];
 
 /// From outside.
 pub fn is_there_alone() -> Result<String, String> {
@@ -33,28 +30,19 @@ pub fn is_there_alone() -> Result<String, String> {
 }
 
 fn of_kind(kind: &str) -> Result<String, String> {
-    let run = |looks: &str| {
-        let ended = begin(&[], &["-m", "64M"], &["locked-all", kind, looks])?.end()?;
-        ended.expect_success()?;
-        Ok::<_, String>((ended.counter("own_bytes")?, ended.counter("left_locked_bytes")?))
-    };
-    let is_seen = |(_, locked): (u64, u64)| locked >= 16 << 20;
-    let mut found = (0, 0);
-    for looks in LOOKS {
-        found = run(looks)?;
-        if is_seen(found) {
-            break;
+    looked_at(&["-m", "64M"], &["locked-all", kind], |ended| {
+        let (own, locked) = (ended.counter("own_bytes")?, ended.counter("left_locked_bytes")?);
+        // Memory that is not known to be locked yet is taken for Pagoda's own.
+        match locked >= 16 << 20 {
+            false => Ok(None),
+            true if own <= OWN_MOST => Ok(Some(format!("{kind}: {} KiB of Pagoda's own", own >> 10))),
+            true => Err(format!("{kind}: {own} bytes of Pagoda's own, {locked} locked")),
         }
-    }
-    let (own, locked) = found;
-    if own > OWN_MOST || !is_seen(found) {
-        return Err(format!("{kind}: {own} bytes of Pagoda's own, {locked} locked"));
-    }
-    Ok(format!("{kind}: {} KiB of Pagoda's own", own >> 10))
+    })
 }
 
 /// In the program.
-pub fn program(kind: &str, looks: &str) -> Result<(), String> {
+pub fn program(kind: &str, looks: u64) -> Result<(), String> {
     let told = |error: std::io::Error| error.to_string();
     if kind == "future" {
         // There is no engine yet.
@@ -84,7 +72,8 @@ pub fn program(kind: &str, looks: &str) -> Result<(), String> {
     expect_some_leave(&mapping)?;
     check(&mapping, 0..PAGES)?;
     lock_all(libc::MCL_CURRENT).map_err(told)?;
-    std::thread::sleep(Duration::from_secs(looks.parse().map_err(|_| "no number of seconds")?));
+    // Unmanaged memory is scanned again only after seconds.
+    look(3 + looks);
     Ok(())
 }
 

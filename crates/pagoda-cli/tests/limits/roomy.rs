@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use crate::program::{PAGES_PER_MIB, check, write};
-use crate::run::begin;
+use crate::run::{begin, look, looked_at};
 use crate::support::memory::Mapping;
 
 /// Long enough for several looks at the maps.
@@ -56,22 +56,19 @@ const FILLED_MIB: usize = 12;
 
 /// From outside: the large mapping is adopted. The kernel may have joined the small one to it.
 pub fn could_exceed_the_budget() -> Result<String, String> {
-    let ended = begin(&[], &["-m", "64M"], &["large"])?.end()?;
-    ended.expect_success()?;
-    let adopted = ended.counter("adopted_bytes")?;
-    if adopted < (LARGE_MIB as u64) << 20 {
-        return Err(format!("only {adopted} bytes were adopted"));
-    }
-    Ok(format!("adopted_bytes {adopted}"))
+    looked_at(&["-m", "64M"], &["large"], |ended| {
+        let adopted = ended.counter("adopted_bytes")?;
+        Ok((adopted >= (LARGE_MIB as u64) << 20).then(|| format!("adopted_bytes {adopted}")))
+    })
 }
 
 /// In the program.
-pub fn large_program() -> Result<(), String> {
+pub fn large_program(looks: u64) -> Result<(), String> {
     let told = |error: std::io::Error| error.to_string();
     let mut small = Mapping::new(FILLED_MIB * PAGES_PER_MIB).map_err(told)?;
     write(&mut small, 0..FILLED_MIB * PAGES_PER_MIB);
     let large = Mapping::new(LARGE_MIB * PAGES_PER_MIB).map_err(told)?;
-    std::thread::sleep(LOOKS);
+    look(looks);
     drop(large);
     check(&small, 0..FILLED_MIB * PAGES_PER_MIB)
 }

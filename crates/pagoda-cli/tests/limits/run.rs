@@ -12,6 +12,34 @@ use crate::support::managed::ROLE;
 /// Longer is a hang: the engine gives up after ten seconds without memory.
 const HANG: Duration = Duration::from_secs(180);
 
+/// Seconds that a program gives the watcher for its looks: enough on a machine that has little else
+/// to do, and on others.
+const LOOKS: [&str; 3] = ["2", "15", "60"];
+
+/// Runs the program to its end, with ever more time for looks until `seen` has found what it looks
+/// for. It returns `None` where there may only have been too few, and an error where more of them
+/// would help nothing.
+pub fn looked_at(
+    options: &[&str],
+    program: &[&str],
+    seen: impl Fn(&Ended) -> Result<Option<String>, String>,
+) -> Result<String, String> {
+    let mut ended = None;
+    for looks in LOOKS {
+        let ended = ended.insert(begin(&[], options, &[program, &[looks]].concat())?.end()?);
+        ended.expect_success()?;
+        if let Some(told) = seen(ended)? {
+            return Ok(told);
+        }
+    }
+    Err(format!("it was never seen: {}", ended.map_or_else(String::new, |ended| ended.stats)))
+}
+
+/// In the program: waits for so many seconds of looks.
+pub fn look(seconds: u64) {
+    std::thread::sleep(Duration::from_secs(seconds));
+}
+
 /// A run that has begun. If it is dropped before its end it is killed.
 pub struct Begun {
     child: Child,

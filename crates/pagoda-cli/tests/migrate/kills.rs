@@ -16,9 +16,7 @@ use crate::pair::{Place, Side, ended};
 
 fn start(place: &Place, hold_after: u64) -> (Side, Side, Arc<Line>) {
     let mut receiver = place.receiver(&[]);
-    let port = receiver.address().rsplit_once(':').and_then(|(_, port)| port.parse().ok()).expect("a port");
-    let (line, port) = Line::to(port, hold_after);
-    let to = format!("tcp://127.0.0.1:{port}");
+    let (line, to) = Line::behind(&receiver.address(), hold_after);
     (Side::start(&["send", &place.path("image"), &to]), receiver, line)
 }
 

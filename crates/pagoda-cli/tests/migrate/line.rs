@@ -19,8 +19,15 @@ pub struct Line {
 }
 
 impl Line {
+    /// A line to the receiver at this address, as [`Line::to`], and the address of its own end.
+    pub fn behind(address: &str, bytes: u64) -> (Arc<Self>, String) {
+        let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).expect("a port");
+        let (line, port) = Self::to(port, bytes);
+        (line, format!("tcp://127.0.0.1:{port}"))
+    }
+
     /// A line to `port` that holds still after `bytes`, and its own port.
-    pub fn to(port: u16, bytes: u64) -> (Arc<Self>, u16) {
+    fn to(port: u16, bytes: u64) -> (Arc<Self>, u16) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let own = listener.local_addr().expect("an address").port();
         let line = Arc::new(Self {

@@ -13,8 +13,11 @@ mod stopped;
 
 use std::fs;
 use std::process::Command;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use line::Line;
+use pagoda_linux::testing::wait::until;
 use pair::{Place, Side, ended, pagoda};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -125,11 +128,12 @@ fn either_side_can_be_asked_to_end_and_the_other_says_why() {
     for (signal, at_sender) in [(Signal::INT, true), (Signal::TERM, false)] {
         let place = Place::new(3);
         let mut receiver = place.receiver(&[]);
+        let (line, to) = Line::behind(&receiver.address(), u64::MAX);
         let image = place.path("image");
-        let slowly = ["send", &image, &receiver.address(), "--codec", "none", "--bandwidth", "1M"];
+        let slowly = ["send", &image, &to, "--codec", "none", "--bandwidth", "512K"];
         let mut sender = Side::start(&slowly);
-        // Both have begun by then, and have twice as much before them.
-        std::thread::sleep(Duration::from_secs(1));
+        // Both have begun by then, and have 3 MiB before them.
+        until("content passes", || line.passed.load(Ordering::Relaxed) > 64 << 10);
         let asked = if at_sender { &mut sender } else { &mut receiver };
         let pid = Pid::from_child(&asked.child);
         kill_process(pid, signal).expect("a signal");

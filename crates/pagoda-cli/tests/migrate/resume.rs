@@ -30,9 +30,7 @@ fn content_mib(said: &str) -> f64 {
 /// A transfer whose line ends after so many bytes; what either side says.
 fn broken_off(place: &Place, after: u64) -> (String, String) {
     let mut receiver = place.receiver(&["--resume"]);
-    let port = receiver.address().rsplit_once(':').and_then(|(_, port)| port.parse().ok()).expect("a port");
-    let (line, port) = Line::to(port, after);
-    let to = format!("tcp://127.0.0.1:{port}");
+    let (line, to) = Line::behind(&receiver.address(), after);
     let mut sender = Side::start(&["send", &place.path("image"), &to, "--codec", "none", "--channels", "1"]);
     let until = Instant::now() + Duration::from_secs(60);
     while !line.held.load(Ordering::Acquire) {

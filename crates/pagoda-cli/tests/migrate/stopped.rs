@@ -51,10 +51,8 @@ fn a_receiver_that_was_stopped_had_waited_for_nobody() {
 fn two_sides_that_were_stopped_in_their_handshake_gave_up() {
     let place = Place::new(12);
     let mut receiver = place.receiver(&["--timeout", PATIENCE]);
-    let port = receiver.address().rsplit_once(':').and_then(|(_, port)| port.parse().ok()).expect("a port");
     // Within the first message.
-    let (line, port) = Line::to(port, 1);
-    let to = format!("tcp://127.0.0.1:{port}");
+    let (line, to) = Line::behind(&receiver.address(), 1);
     let mut sender = Side::start(&["send", &place.path("image"), &to, "--timeout", PATIENCE]);
     until("they talk", || line.held.load(Ordering::Acquire));
     stop(&[&sender, &receiver]);

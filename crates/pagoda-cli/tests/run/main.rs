@@ -17,12 +17,15 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use pagoda_linux::testing::signals::default_for;
+
 /// Twice the least that is taken.
 const BUDGET: &str = "64M";
 
 /// A run that finds no preload library, unless the caller names one.
 fn pagoda(options: &[&str], program: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pagoda"));
+    default_for(&mut command);
     // Where the engine can't serve, the kernel's swap would.
     command.args(["run", "--memory", BUDGET, "--backend", "engine"]).args(options).arg("--").args(program);
     command.env("PAGODA_PRELOAD", "/nonexistent/preload.so").env_remove("LD_PRELOAD");

@@ -10,6 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use pagoda_linux::testing::signals::default_for;
 use rustix::process::Signal;
 
 use crate::signals::{Running, line, started};
@@ -54,7 +55,7 @@ fn managed(options: &[&str], script: &str) -> Option<Command> {
 fn managed_program(options: &[&str], program: &[&str]) -> Option<Command> {
     pagoda_linux::probe::can_run().map_err(skip).ok()?;
     let mut command = Command::new(env!("CARGO_BIN_EXE_pagoda"));
-    command.args(["run", "--memory", "32M"]).args(options);
+    default_for(&mut command).args(["run", "--memory", "32M"]).args(options);
     command.arg("--").args(program).env_remove("PAGODA_PRELOAD").env_remove("LD_PRELOAD");
     Some(command)
 }

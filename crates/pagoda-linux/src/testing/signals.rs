@@ -8,6 +8,8 @@ use std::ffi::{c_int, c_void};
 use std::io;
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -185,6 +187,24 @@ pub fn ignore(signal: i32) -> io::Result<()> {
         libc::SIG_ERR => Err(io::Error::last_os_error()),
         _ => Ok(()),
     }
+}
+
+/// Has `command` begin with the default action of the signals that a user's keys and terminal
+/// send: where the tests run in the background (nohup, a shell without job control) those are
+/// ignored, and a program inherits that.
+pub fn default_for(command: &mut Command) -> &mut Command {
+    let reset = || {
+        for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
+            // SAFETY: it takes a number, and instead of a handler the word for the default action.
+            if unsafe { libc::signal(signal, libc::SIG_DFL) } == libc::SIG_ERR {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec the closure makes three system calls, allocates nothing (an
+    // error of the system's number does not either) and takes no lock.
+    unsafe { command.pre_exec(reset) }
 }
 
 /// All signals of this thread wait. On drop they no longer do, as far as they did not before.

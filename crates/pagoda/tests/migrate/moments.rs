@@ -23,24 +23,23 @@ const STALL: Duration = Duration::from_secs(2);
 
 type Outcome = (Result<Moved, Error>, Result<(Region, Arrival), Error>);
 
-fn short() -> ReceiveOptions {
-    ReceiveOptions { wait: STALL, stall: STALL, ..receive_options(ZeroPolicy::default()) }
-}
-
-/// Moves `region` over `route` until it is cancelled at look `at`, if there are so many.
+/// Moves `region` over `route` until it is cancelled at look `at`, if there are so many. The
+/// receiver takes a silence of `stall`.
 fn cancelled_at(
     at: usize,
     region: &Region,
     writer: &mut dyn Writer,
     to: &Manager,
     options: &LiveOptions,
+    stall: Duration,
     route: impl FnOnce(Endpoint) -> Endpoint,
 ) -> Outcome {
     let listener = any_port();
     let endpoint = route(listener.endpoint().expect("an address"));
+    let receiving = ReceiveOptions { wait: STALL, stall, ..receive_options(ZeroPolicy::default()) };
     thread::scope(|scope| {
-        let receiver =
-            scope.spawn(|| Region::receive_late(to, listener, &short(), &mut |_| ControlFlow::Continue(())));
+        let receiver = scope
+            .spawn(|| Region::receive_late(to, listener, &receiving, &mut |_| ControlFlow::Continue(())));
         let mut looks = 0;
         let sent = region.migrate_to(&endpoint, options, writer, &mut |_, _| {
             looks += 1;
@@ -57,12 +56,13 @@ fn cancelled_beside(
     program: &mut Program<'_>,
     to: &Manager,
     options: &LiveOptions,
+    stall: Duration,
     route: impl FnOnce(Endpoint) -> Endpoint,
 ) -> Outcome {
     let brake = Brake::default();
     thread::scope(|scope| {
         let writer = scope.spawn(|| brake.run(program));
-        let outcome = cancelled_at(at, region, &mut &brake, to, options, route);
+        let outcome = cancelled_at(at, region, &mut &brake, to, options, stall, route);
         brake.stop();
         writer.join().expect("the program");
         outcome
@@ -117,7 +117,7 @@ fn cancelling_at_any_look_leaves_the_source_whole() {
         program.fill();
         region.page_out(0, region.len() / 2).expect("stored");
         let one = |at: usize, program: &mut Program<'_>| {
-            cancelled_beside(at, &region, program, &to, &options, |to| to)
+            cancelled_beside(at, &region, program, &to, &options, STALL, |to| to)
         };
         cancel_at_each(&mut program, one, &region);
     });
@@ -133,14 +133,15 @@ fn cancelling_while_all_is_confirmed_is_an_unknown_outcome() {
     let mut program = Program::new(&region, 12);
     program.fill();
     let options = live_options(Codec::None, 1);
-    let (sent, received) = cancelled_at(LOOKS_MOST, &region, &mut Idle, &to, &options, |to| to);
+    let (sent, received) = cancelled_at(LOOKS_MOST, &region, &mut Idle, &to, &options, STALL, |to| to);
     drop(received.expect("received"));
     // The last frame of the only channel, behind its hello, is held up for longer than looks are
     // apart.
     let at = Bytes::new(sent.expect("sent").counts.wire_bytes).as_usize() + 100;
     let is_of_the_receiver = false;
     let pause = |to: Endpoint| line(&to, Plan { fault: Fault::Pause, channel: 0, at, is_of_the_receiver });
-    let one = |at: usize, _: &mut Program<'_>| cancelled_at(at, &region, &mut Idle, &to, &options, pause);
+    let one =
+        |at: usize, _: &mut Program<'_>| cancelled_at(at, &region, &mut Idle, &to, &options, STALL, pause);
     assert!(cancel_at_each(&mut program, one, &region) > 0, "nothing was held up");
 }
 
@@ -163,10 +164,12 @@ fn after_a_switch_over_a_line_that_fails_arrived_pages_are_right_and_the_rest_is
         program.fill();
         let channels = 1 + random.below(3) as u16;
         let mut options = late_options(Codec::ALL[random.below(4)], channels, random.below(2) as u32);
-        options.send.stall = STALL;
+        let fault = faults[seed as usize % faults.len()];
+        // A line that only pauses is waited for, however busy the machine is.
+        let stall = if fault == Fault::Pause { options.send.stall } else { STALL };
+        options.send.stall = stall;
         // The sender does not come back: see `recovery` for one that does.
         options.send.recover_for = Duration::ZERO;
-        let fault = faults[seed as usize % faults.len()];
         // Some of the connections are for requests, and carry the requested pages.
         let plan = Plan {
             fault,
@@ -175,7 +178,8 @@ fn after_a_switch_over_a_line_that_fails_arrived_pages_are_right_and_the_rest_is
             is_of_the_receiver: false,
         };
         let route = |to: Endpoint| line(&to, plan);
-        let (sent, received) = cancelled_beside(usize::MAX, &region, &mut program, &to, &options, route);
+        let (sent, received) =
+            cancelled_beside(usize::MAX, &region, &mut program, &to, &options, stall, route);
         let context = format!("PAGODA_SEED={seed}, {plan:?}: {sent:?}, {:?}", received.as_ref().map(|_| ()));
         assert_eq!(program.differs(&region), None, "{context}: the source");
         let Ok((arrived, arrival)) = received else {

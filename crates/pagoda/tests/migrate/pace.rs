@@ -2,13 +2,14 @@
 
 use std::ops::ControlFlow;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use pagoda::migrate::{Codec, LiveOptions, Otherwise, Pace, Writer, ZeroPolicy};
 use pagoda::{BasePage, Bytes, Region};
 use pagoda_linux::testing::skip::skip_without_moves;
+use pagoda_linux::testing::wait::until;
 
 use crate::program::PAGE;
 use crate::support::{any_port, live_options, manager, receive_options};
@@ -19,6 +20,7 @@ const REGION: Bytes = Bytes::mib(4);
 /// slowed down by as much as it takes to make it stop.
 struct Wild {
     yields_at: u8,
+    writes: AtomicU64,
     asked: Mutex<Vec<u8>>,
     strongest: AtomicU8,
     wanted: AtomicBool,
@@ -29,6 +31,7 @@ impl Wild {
     fn new(yields_at: u8) -> Self {
         Self {
             yields_at,
+            writes: AtomicU64::new(0),
             asked: Mutex::default(),
             strongest: AtomicU8::new(0),
             wanted: AtomicBool::new(false),
@@ -39,14 +42,29 @@ impl Wild {
     fn run(&self, region: &Region) {
         let mut word = 0u64;
         while !self.wanted.load(Ordering::Acquire) {
-            if self.strongest.load(Ordering::Acquire) >= self.yields_at {
+            if self.yields() {
                 thread::sleep(Duration::from_micros(100));
                 continue;
             }
             word += 1;
             region.write_words(word as usize * PAGE % region.len(), &word.to_ne_bytes()).expect("written");
+            self.writes.store(word, Ordering::Release);
         }
         self.stands.store(true, Ordering::Release);
+    }
+
+    fn yields(&self) -> bool {
+        self.strongest.load(Ordering::Acquire) >= self.yields_at
+    }
+
+    /// Waits until each page is written anew, or it has slowed down or was stopped: however seldom
+    /// its thread is run, it outruns the line.
+    fn goes_round(&self) {
+        let most = self.writes.load(Ordering::Acquire) + REGION.get() / PAGE as u64;
+        until("each page is written", || {
+            let rests = self.yields() || self.wanted.load(Ordering::Acquire);
+            rests || self.writes.load(Ordering::Acquire) > most
+        });
     }
 }
 
@@ -83,8 +101,10 @@ fn over_a_slow_line(wild: &Wild, rounds: u32, otherwise: Otherwise) -> (Vec<u8>,
             scope.spawn(|| Region::receive(&to, listener, &receiving, &mut |_| ControlFlow::Continue(())));
         scope.spawn(|| wild.run(&region));
         let moved = region.migrate_to(&at, &options, &mut &*wild, &mut |_, pace| {
+            // The look that a round begins with: all that is written from here on is left after it.
             if paces.last() != Some(pace) {
                 paces.push(*pace);
+                wild.goes_round();
             }
             ControlFlow::Continue(())
         });

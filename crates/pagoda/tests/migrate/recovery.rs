@@ -220,13 +220,14 @@ fn a_sender_that_does_not_come_back_is_waited_for_as_long_as_it_was_said() {
     receiving.recover_for = bound;
     let plan = Plan { cuts: vec![(400_000, Cut::Ends)], outage: Duration::from_secs(60) };
     let (listener, _line, at) = behind_line(plan);
+    // Before the line is cut, however late this thread is run after that.
+    let began = Instant::now();
     thread::scope(|scope| {
         let sender = scope
             .spawn(|| region.migrate_to(&at, &options, &mut Idle, &mut |_, _| ControlFlow::Continue(())));
         let (arrived, arrival) =
             Region::receive_late(&to, listener, &receiving, &mut |_| ControlFlow::Continue(()))
                 .expect("shown");
-        let began = Instant::now();
         let error = arrival.wait().map(drop).expect_err("the line does not come back");
         assert!(began.elapsed() >= bound, "it was given up after {:?}", began.elapsed());
         assert!(matches!(&*error, Error::NotRecovered { within, .. } if *within == bound), "{error}");
@@ -269,13 +270,14 @@ fn a_line_that_is_cut_again_after_a_long_time_is_replaced_again() {
     receiving.recover_for = RECOVER_FOR;
     let plan = Plan { cuts: vec![(1, Cut::Ends), (5 << 19, Cut::Ends)], outage: Duration::ZERO };
     let (listener, _line, at) = behind_line(plan);
+    // Before the line is cut, however late this thread is run after that.
+    let began = Instant::now();
     thread::scope(|scope| {
         let sender = scope
             .spawn(|| region.migrate_to(&at, &options, &mut Idle, &mut |_, _| ControlFlow::Continue(())));
         let (arrived, arrival) =
             Region::receive_late(&to, listener, &receiving, &mut |_| ControlFlow::Continue(()))
                 .expect("shown");
-        let began = Instant::now();
         use_at_once(&arrived, arrival.clone(), &shadow, 1, "cut twice");
         let recoveries = arrival.wait().expect("all of it").recoveries;
         assert!(recoveries == 2 && began.elapsed() > recover_for, "{recoveries}, {:?}", began.elapsed());

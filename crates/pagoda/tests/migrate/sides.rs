@@ -151,10 +151,8 @@ impl Pair {
     /// Starts both; the line holds still after so many bytes.
     pub fn start(kind: Kind, seed: u64, bytes: u64) -> Self {
         let mut receiver = Side::start(kind, None, seed);
-        let address = receiver.next().expect("an address");
-        let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).expect("a port");
-        let (line, port) = Line::to(port, bytes);
-        let sender = Side::start(kind, Some(&format!("tcp://127.0.0.1:{port}")), seed);
+        let (line, to) = Line::behind(&receiver.next().expect("an address"), bytes);
+        let sender = Side::start(kind, Some(&to), seed);
         Self { sender, receiver, line, seed }
     }
 
