@@ -11,6 +11,7 @@ use pagoda_core::budget::watermark::Watermarks;
 use pagoda_core::page::BasePage;
 use pagoda_core::release::ReleasePolicy;
 use pagoda_core::size::Bytes;
+use pagoda_core::zone::reclaim::ZoneReclaim;
 use pagoda_linux::arena::{Adoption, ArenaSizes, Descriptor, Space};
 use pagoda_linux::mem::occupancy::Occupancy;
 use pagoda_linux::process::affinity;
@@ -61,6 +62,8 @@ pub(crate) struct Policies {
     pub(crate) by_density: bool,
     /// Pages stay in the zones that they came to, hot or cold.
     pub(crate) no_tiering: bool,
+    /// Whether zones are reclaimed each by itself.
+    pub(crate) zone_reclaim: ZoneReclaim,
     /// A stream of first touches gets more than the faulting page.
     pub(crate) fault_around: bool,
     /// The kernel tells of faults by their pages, as one before Linux 5.18 does.
@@ -112,7 +115,8 @@ pub(crate) fn assemble(
     counters.set(Counter::BasePageBytes, base.bytes() as u64);
     let mut engine = Engine::new(
         space,
-        Zones::new(plan, config.zone_policy, handlers as usize, !policies.no_tiering),
+        Zones::new(plan, config.zone_policy, handlers as usize, !policies.no_tiering)
+            .with_reclaim(policies.zone_reclaim),
         (huge, policies.clearing),
         open_store(config, policies)?,
         counters,

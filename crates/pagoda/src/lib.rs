@@ -104,6 +104,7 @@ pub use pagoda_core::page::BasePage;
 pub use pagoda_core::release::ReleasePolicy;
 pub use pagoda_core::size::Bytes;
 pub use pagoda_core::zone::ZonePolicy;
+pub use pagoda_core::zone::reclaim::ZoneReclaim;
 pub use reclaim::passing::Exhausted;
 pub use region::{
     Access, AccessError, AdoptedRegion, ForeignMemory, Managed, PageOutError, PinError, Pinned, Region,

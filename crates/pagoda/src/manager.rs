@@ -4,6 +4,7 @@
 //! is dropped. This module must never manage memory that its owner has not given it.
 
 use std::cell::RefCell;
+use std::num::NonZeroU8;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -65,8 +66,16 @@ impl ManagerBuilder {
     /// from that node. There are at most [`ZONES_MAX`](crate::frames::zones::ZONES_MAX). With
     /// several, huge frames come only with a base page of 2 MiB.
     #[must_use]
-    pub fn zone(mut self, name: &str, bytes: Bytes, place: Place) -> Self {
-        self.config.zones.push(ZoneConfig { name: name.to_owned(), bytes, place });
+    pub fn zone(self, name: &str, bytes: Bytes, place: Place) -> Self {
+        self.weighted_zone(name, bytes, place, NonZeroU8::MIN)
+    }
+
+    /// The same with a weight for
+    /// [`ZonePolicy::WeightedInterleave`](crate::ZonePolicy::WeightedInterleave); it is 1 if it is
+    /// not said.
+    #[must_use]
+    pub fn weighted_zone(mut self, name: &str, bytes: Bytes, place: Place, weight: NonZeroU8) -> Self {
+        self.config.zones.push(ZoneConfig { name: name.to_owned(), bytes, place, weight });
         self
     }
     /// The unit of management, and the base page of all regions without

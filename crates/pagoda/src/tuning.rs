@@ -6,6 +6,7 @@
 use pagoda_core::clear::Order as ClearOrder;
 use pagoda_core::release::ReleasePolicy;
 use pagoda_core::zone::ZonePolicy;
+use pagoda_core::zone::reclaim::ZoneReclaim;
 
 use crate::assemble::Policies;
 use crate::config::Config;
@@ -14,6 +15,7 @@ use crate::config::Config;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
     zone_policy: ZonePolicy,
+    zone_reclaim: ZoneReclaim,
     io_uring: bool,
     fault_around: bool,
     tiering: bool,
@@ -28,6 +30,7 @@ impl Default for Tuning {
         let (config, policies) = (Config::library(), Policies::default());
         Self {
             zone_policy: config.zone_policy,
+            zone_reclaim: policies.zone_reclaim,
             io_uring: config.io_uring,
             fault_around: true,
             tiering: !policies.no_tiering,
@@ -44,6 +47,13 @@ impl Tuning {
     #[must_use]
     pub fn zone_policy(mut self, policy: ZonePolicy) -> Self {
         self.zone_policy = policy;
+        self
+    }
+    /// Whether pages of all zones age on one list, as by default, or zones are reclaimed each by
+    /// itself, as in Linux before 4.8. It does not matter with one zone.
+    #[must_use]
+    pub fn zone_reclaim(mut self, reclaim: ZoneReclaim) -> Self {
+        self.zone_reclaim = reclaim;
         self
     }
     /// Whether several requests to the spill file may be in flight at once, by io_uring: yes, if it
@@ -119,7 +129,7 @@ impl Tuning {
     pub(crate) fn apply(self, config: &mut Config, policies: &mut Policies) {
         (config.zone_policy, config.io_uring) = (self.zone_policy, self.io_uring);
         (policies.fault_around, policies.release) = (self.fault_around, self.release);
-        policies.no_tiering = !self.tiering;
+        (policies.no_tiering, policies.zone_reclaim) = (!self.tiering, self.zone_reclaim);
         policies.release_gate_more = self.release_gate - 1;
         policies.clearing.order = self.clear_order;
         policies.clearing.ahead_percent = self.clear_ahead_percent;

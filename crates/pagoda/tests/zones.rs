@@ -7,7 +7,7 @@ mod support;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pagoda::frames::zones::{Place, ZoneStats, age_ratio};
-use pagoda::{BasePage, Bytes, Manager, ManagerBuilder, Region, ZonePolicy};
+use pagoda::{BasePage, Bytes, Manager, ManagerBuilder, Region, ZonePolicy, ZoneReclaim};
 use pagoda_linux::testing::directory::on_disk;
 use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::random::Random;
@@ -64,21 +64,32 @@ fn written_bytes_are_read_from_unequal_zones_at_each_base_page() {
     if skip_without_moves("zones") {
         return;
     }
-    let fair = BasePage::ALL.map(|base| (base, ZonePolicy::Fair));
-    let others = [ZonePolicy::ResetOnFailure, ZonePolicy::GlobalList].map(|policy| (BasePage::K64, policy));
-    for (base, policy) in fair.into_iter().chain(others) {
+    let one = ZoneReclaim::OneList;
+    let fair = ZoneReclaim::ALL.map(|reclaim| BasePage::ALL.map(|base| (base, ZonePolicy::Fair, reclaim)));
+    let others = [
+        (ZonePolicy::ResetOnFailure, one),
+        (ZonePolicy::ResetOnFailure, ZoneReclaim::PerZone),
+        (ZonePolicy::GlobalList, one),
+        (ZonePolicy::WeightedInterleave, one),
+    ]
+    .map(|(policy, reclaim)| (BasePage::K64, policy, reclaim));
+    for (base, policy, reclaim) in fair.into_iter().flatten().chain(others) {
         let least = if base == BasePage::M2 { 64 } else { 16 };
         let zones = [("fast", least, Place::Local), ("slow", 3 * least, Place::Local)];
         let manager = builder(&zones)
             .base_page(base)
-            .tune(|tuning| tuning.zone_policy(policy))
+            .tune(|tuning| tuning.zone_policy(policy).zone_reclaim(reclaim))
             .build()
             .expect("manager");
         let len = (length(5, 6) * least as usize) << 20;
         let mut region = manager.region(Bytes::new(len as u64)).create().expect("region");
         let random = Random::new(base.bytes() as u64, 7);
         let mut shadow = Shadow::new(len, random, content);
-        shadow.run(&mut region, len / PAGE / length(4, 2), &format!("at base page {base}, {policy}"));
+        shadow.run(
+            &mut region,
+            len / PAGE / length(4, 2),
+            &format!("at base page {base}, {policy}, {reclaim:?}"),
+        );
         let stats = manager.stats();
         assert!(stats.stores > 0 && stats.faults_stored > 0, "it ran over its budget: {stats:?}");
         assert!(stats.anon_peak_bytes <= stats.budget_bytes + (16 << 20), "{} held", stats.anon_peak_bytes);

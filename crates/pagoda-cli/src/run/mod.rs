@@ -67,11 +67,11 @@ pub struct RunArgs {
     memory: Option<Size>,
     /// Divides the budget among several kinds of memory: NAME=SIZE, NAME=SIZE@nodeN for memory of a
     /// NUMA node, or NAME=SIZE@remote for memory that is used when the others have none to spare.
-    /// May be given up to 4 times.
+    /// A weight may follow the size, like fast=1G*3. May be given up to 4 times.
     #[arg(long, value_name = "ZONE")]
     zone: Vec<ZoneConfig>,
-    /// How zones share allocations: fair, first-fit, reset-on-failure, first-version or global-list
-    /// [default: fair].
+    /// How zones share allocations: fair, first-fit, reset-on-failure, first-version, global-list
+    /// or weighted-interleave, by the zones' weights [default: fair].
     #[arg(long, value_name = "NAME", default_value_t, hide_default_value = true)]
     zone_policy: ZonePolicy,
     /// The keeper of the budget. By the kernel's swap also static and setuid programs and those of

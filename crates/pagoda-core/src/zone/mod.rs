@@ -24,11 +24,14 @@
 pub mod cache;
 pub mod cases;
 pub mod dirty;
+mod interleave;
 pub mod levels;
 pub mod policy;
+pub mod reclaim;
 pub mod tiering;
 
 use std::fmt;
+use std::num::NonZeroU8;
 
 use crate::budget::watermark::Watermarks;
 use crate::page::{BasePage, HUGE_FRAME};
@@ -36,6 +39,7 @@ use crate::size::Bytes;
 
 pub use policy::ZonePolicy;
 
+use interleave::Interleave;
 use policy::Unserved;
 
 /// The most zones of one [`Zones`]: a pass over them, a few nanoseconds for each, stays below a
@@ -200,6 +204,8 @@ pub struct Zones {
     /// Local ones first, in order of preference.
     zones: Vec<State>,
     local: usize,
+    /// The turns of [`ZonePolicy::WeightedInterleave`].
+    interleave: Interleave,
     counters: Counters,
 }
 
@@ -216,8 +222,19 @@ impl Zones {
             policy,
             zones: local.iter().chain(remote).map(State::new).collect(),
             local: local.len(),
+            interleave: Interleave::new(count),
             counters: Counters { allocated_frames: vec![0; count], ..Counters::default() },
         }
+    }
+
+    /// The same with weights for [`ZonePolicy::WeightedInterleave`], one of each zone; it is 1 if
+    /// it is not said. No other policy uses them.
+    ///
+    /// Panics unless there are as many as zones.
+    #[must_use]
+    pub fn with_weights(mut self, weights: &[NonZeroU8]) -> Self {
+        self.interleave.set(weights);
+        self
     }
 
     /// Takes 1 to `most` frames of one zone: fewer than `most` where its batch or its low watermark
@@ -313,6 +330,14 @@ impl Zones {
 
     /// The zone that gives the next frame.
     fn choose(&mut self) -> Option<usize> {
+        if self.policy == ZonePolicy::WeightedInterleave {
+            let preferred = self.interleave.next();
+            if self.zones[preferred].has_to_spare() {
+                (self.counters.scans, self.counters.zone_visits) =
+                    (self.counters.scans + 1, self.counters.zone_visits + 1);
+                return Some(preferred);
+            }
+        }
         if !self.policy.has_turns() {
             return self.open_pass();
         }
@@ -332,7 +357,7 @@ impl Zones {
     /// The first local zone with a turn left and a frame to spare. The baselines continue past the
     /// local zones, to no avail: remote zones are only looked at.
     fn fair_pass(&mut self) -> Result<usize, Unserved> {
-        let Self { policy, zones, local, counters } = self;
+        let Self { policy, zones, local, counters, .. } = self;
         counters.scans += 1;
         let end = if *policy == ZonePolicy::Fair { *local } else { zones.len() };
         let mut unserved = Unserved { skipped: false, any_batch_left: false };

@@ -7,6 +7,7 @@
 //! | `first-version` | fair | when it fails and no zone, remote or local, has a batch left | open |
 //! | `fair` | fair | when it fails and skipped a zone | open, after a reset or with remote zones |
 //! | `global-list` | open | never | none |
+//! | `weighted-interleave` | the zone in turn by weights | never | open |
 //!
 //! `fair` is Linux's from 3.17 to 4.7 ("mm: page_alloc: reduce cost of the fair zone allocation
 //! policy"); the flag that Linux keeps beside each batch says no more than its sign.
@@ -14,7 +15,8 @@
 //! resets and scans twice for nothing. `first-version` is the first proposal to mend that, with its
 //! bug: a remote zone's batch holds up the reset, and the first zone gives nearly everything.
 //! `global-list` is Linux's from 4.8 on: zones are filled in order, and their pages age on one
-//! list, so that age does not depend on the zone.
+//! list, so that age does not depend on the zone. `weighted-interleave` is Linux's memory policy of
+//! that name, from 6.9 on: remote zones have their turns, too, by their weights.
 //!
 //! This module must never see a zone: the caller passes the outcome of a pass.
 
@@ -36,6 +38,8 @@ pub enum ZonePolicy {
     Fair,
     /// First fit, over local zones whose pages age on one list.
     GlobalList,
+    /// Each zone in turn, remote ones included, for as many frames as its weight says.
+    WeightedInterleave,
 }
 
 /// The outcome of a fair pass when no zone could give.
@@ -49,8 +53,14 @@ pub(super) struct Unserved {
 
 impl ZonePolicy {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::FirstFit, Self::ResetOnFailure, Self::FirstVersion, Self::Fair, Self::GlobalList];
+    pub const ALL: [Self; 6] = [
+        Self::FirstFit,
+        Self::ResetOnFailure,
+        Self::FirstVersion,
+        Self::Fair,
+        Self::GlobalList,
+        Self::WeightedInterleave,
+    ];
 
     /// Its name for people and for JSON.
     #[must_use]
@@ -61,18 +71,19 @@ impl ZonePolicy {
             Self::FirstVersion => "first-version",
             Self::Fair => "fair",
             Self::GlobalList => "global-list",
+            Self::WeightedInterleave => "weighted-interleave",
         }
     }
 
     /// Whether zones take turns by their batches.
     pub(super) const fn has_turns(self) -> bool {
-        !matches!(self, Self::FirstFit | Self::GlobalList)
+        !matches!(self, Self::FirstFit | Self::GlobalList | Self::WeightedInterleave)
     }
 
     /// Whether all local batches are refilled after a fair pass in vain.
     pub(super) const fn resets_after(self, unserved: Unserved) -> bool {
         match self {
-            Self::FirstFit | Self::GlobalList => false,
+            Self::FirstFit | Self::GlobalList | Self::WeightedInterleave => false,
             Self::ResetOnFailure => true,
             Self::FirstVersion => !unserved.any_batch_left,
             // If no zone was skipped, the zones are short of frames, and full batches would not
@@ -120,6 +131,6 @@ mod tests {
             assert_eq!(policy.to_string().parse(), Ok(policy));
         }
         let error = "fairest".parse::<ZonePolicy>().expect_err("none such");
-        assert!(error.to_string().ends_with("first-fit reset-on-failure first-version fair global-list"));
+        assert!(error.to_string().ends_with("first-version fair global-list weighted-interleave"));
     }
 }

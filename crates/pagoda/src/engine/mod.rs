@@ -10,16 +10,17 @@
 //!    scan, mark)
 //! 2. an entry's busy bit; see `pagoda_core::page_entry` for why waiting for it with the gate held
 //!    exclusively is safe
-//! 3. the reclaim hand and queue; the queue of closed owners, within which nothing is taken
+//! 3. the reclaim hand and queue of a list; the queue of closed owners, within which nothing is
+//!    taken
 //! 4. the store's own locks: the spiller, then memory, or the leases and then extents; of the
 //!    remote store the writer, a reader or the keeper, and within it for a moment the routes; see
 //!    `store`
-//! 5. a zone's change of size; the zones and their turns, and huge frames; the scanner of huge
-//!    pages; the lists of protected pages and of limits; the list of owners, then the migration of
-//!    one of them; the list of owed pages, then the requests for them; the helpers, then the
-//!    readahead of a file; the reader of memory that is empty in children; a file's writes, one at
-//!    a time (held while the disk writes, perhaps with an entry's busy bit, never with the gate),
-//!    then the known state of that file
+//! 5. a zone's change of size; the zones, their turns and reclaimers, and huge frames; the scanner
+//!    of huge pages; the lists of protected pages and of limits; the list of owners, then the
+//!    migration of one of them; the list of owed pages, then the requests for them; the helpers,
+//!    then the readahead of a file; the reader of memory that is empty in children; the writes of a
+//!    file, one at a time (held while the disk writes, perhaps with an entry's busy bit, never with
+//!    the gate), then the known state of that file
 //!
 //! Innermost, around nothing else: the lock within which a table gives out its nodes
 //! (`pagoda_core::space::radix`), the list of servers of SIGBUS, and the streaks of faults.
@@ -48,7 +49,7 @@ use pagoda_linux::procfs::pagemap::PagemapScanner;
 use crate::clear::huge_state::Clears;
 use crate::error::StopReason;
 use crate::frames::huge_pool::HugePool;
-use crate::frames::zones::Zones;
+use crate::frames::zones::{ZONES_MAX, Zones};
 use crate::reclaim::passing::OnExhausted;
 use crate::state::announcements::Announcements;
 use crate::state::asked::Asked;
@@ -127,7 +128,8 @@ pub(crate) struct Engine {
     pub(crate) pinned_bytes: AtomicU64,
     /// Where threads run during a streak of faults.
     pub(crate) placement: Placement,
-    pub(crate) hand: Mutex<Hand>,
+    /// One of all zones, or of each.
+    pub(crate) hands: [Mutex<Hand>; ZONES_MAX],
     pub(crate) base: BasePage,
     /// How many threads serve faults.
     pub(crate) handlers: u32,
@@ -243,7 +245,7 @@ impl Engine {
             pinned_bytes: AtomicU64::new(0),
             placement: Placement::default(),
             store_share: StoreShare::default(),
-            hand: Mutex::new(Hand::default()),
+            hands: Default::default(),
             base,
             handlers,
             full_budget: budget,

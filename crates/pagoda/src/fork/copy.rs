@@ -303,7 +303,9 @@ impl Engine {
         let shared =
             std::mem::take(&mut *self.shared.lock().unwrap_or_else(|_| self.stop(StopReason::EngineBroken)));
         if let Some(first) = shared.first() {
-            self.hand().address = first.start();
+            for list in 0..self.hands.len() {
+                self.hand(list).address = first.start();
+            }
         }
         for range in shared {
             let [start, end] = &self.making_own;

@@ -177,7 +177,9 @@ fn a_local_zone_at_its_low_watermark_wakes_no_thread_as_long_as_another_has_more
     if skip_without_moves("zones at their low watermarks") {
         return;
     }
-    for policy in ZonePolicy::ALL {
+    // Interleaved, the remote zone has half of all pages.
+    let is_filled = |policy: &ZonePolicy| *policy != ZonePolicy::WeightedInterleave;
+    for policy in ZonePolicy::ALL.into_iter().filter(is_filled) {
         let manager = manager(&[("near", 16, Place::Local), ("far", 32, Place::Remote)], policy);
         let region = manager.region(Bytes::mib(24)).create().expect("a region");
         let engine = &*manager.engine();

@@ -1,9 +1,11 @@
 //! The zones of a budget, as a user gives them, and whether they are valid.
 //!
-//! A zone is written `NAME=SIZE`, `NAME=SIZE@nodeN` or `NAME=SIZE@remote`. This module must never
+//! A zone is written `NAME=SIZE`, `NAME=SIZE@nodeN` or `NAME=SIZE@remote`; a weight `*N` may follow
+//! the size. This module must never
 //! ask the machine: a missing node shows when the engine binds its arena.
 
 use std::fmt;
+use std::num::NonZeroU8;
 use std::str::FromStr;
 
 use pagoda_core::size::Bytes;
@@ -40,6 +42,9 @@ pub struct ZoneConfig {
     pub bytes: Bytes,
     /// Where its memory is.
     pub place: Place,
+    /// The frames that it is preferred for in its turn, by
+    /// [`ZonePolicy::WeightedInterleave`](crate::ZonePolicy::WeightedInterleave) alone.
+    pub weight: NonZeroU8,
 }
 
 impl ZoneConfig {
@@ -58,6 +63,9 @@ pub enum ZoneError {
         "a zone is written NAME=SIZE, NAME=SIZE@nodeN or NAME=SIZE@remote, like fast=1G or slow=3G@node1"
     )]
     Form,
+    /// The weight.
+    #[error("a zone's weight is 1 to 255, and is written behind the size, like fast=1G*3")]
+    Weight,
     /// The name.
     #[error("a zone's name is 1 to {NAME_BYTES_MAX} small letters, digits and hyphens")]
     Name,
@@ -83,8 +91,12 @@ impl FromStr for ZoneConfig {
                 Place::Node(number.ok_or(ZoneError::Place)?)
             }
         };
+        let (size, weight) = match size.split_once('*') {
+            None => (size, NonZeroU8::MIN),
+            Some((size, weight)) => (size, weight.parse().map_err(|_| ZoneError::Weight)?),
+        };
         let bytes = size.parse().map_err(|_| ZoneError::Size)?;
-        let zone = Self { name: name.to_owned(), bytes, place };
+        let zone = Self { name: name.to_owned(), bytes, place, weight };
         if zone.is_named_well() { Ok(zone) } else { Err(ZoneError::Name) }
     }
 }
@@ -93,6 +105,9 @@ impl FromStr for ZoneConfig {
 impl fmt::Display for ZoneConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}={}", self.name, self.bytes.get())?;
+        if self.weight > NonZeroU8::MIN {
+            write!(f, "*{}", self.weight)?;
+        }
         match self.place {
             Place::Local => Ok(()),
             Place::Node(node) => write!(f, "@node{node}"),
@@ -124,7 +139,8 @@ pub(crate) fn in_order(
     here: u32,
 ) -> Result<Vec<Ranked>, Unfit> {
     if zones.is_empty() {
-        let zone = ZoneConfig { name: "all".to_owned(), bytes: budget, place: Place::Local };
+        let zone =
+            ZoneConfig { name: "all".to_owned(), bytes: budget, place: Place::Local, weight: NonZeroU8::MIN };
         return Ok(vec![Ranked { number: 0, zone, is_remote: false }]);
     }
     let sum = zones.iter().try_fold(0u64, |sum, zone| sum.checked_add(zone.bytes.get()));
@@ -171,11 +187,13 @@ mod tests {
         fn a_written_zone_is_parsed_again(
             name in "[a-z0-9-]{1,16}",
             bytes in 0..=u64::MAX,
+            weight in 1..=u8::MAX,
             place in prop_oneof![
                 Just(Place::Local), Just(Place::Remote), any::<u32>().prop_map(Place::Node)
             ],
         ) {
-            let zone = ZoneConfig { name, bytes: Bytes::new(bytes), place };
+            let weight = NonZeroU8::new(weight).expect("above 0");
+            let zone = ZoneConfig { name, bytes: Bytes::new(bytes), place, weight };
             prop_assert_eq!(zone.to_string().parse(), Ok(zone));
         }
 
@@ -194,6 +212,8 @@ mod tests {
             ("=1G", ZoneError::Name),
             ("Fast=1G", ZoneError::Name),
             ("a-name-of-17-byte=1G", ZoneError::Name),
+            ("fast=1G*0", ZoneError::Weight),
+            ("fast=1G*256@node1", ZoneError::Weight),
             ("fast=1G@", ZoneError::Place),
             ("fast=1G@node", ZoneError::Place),
             ("fast=1G@far", ZoneError::Place),

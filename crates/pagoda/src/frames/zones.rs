@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU16, AtomicU32, AtomicU64, 
 use pagoda_core::page_entry::Granules;
 use pagoda_core::size::Bytes;
 use pagoda_core::zone as turns;
+use pagoda_core::zone::reclaim::{Reclaimers, ZoneReclaim};
 use pagoda_linux::arena::{Slot, Space};
 
 use crate::frames::pool::Zone;
@@ -71,6 +72,8 @@ pub(crate) struct Zones {
     pub(crate) shrunk: AtomicBool,
     /// None with one zone. An innermost lock, as the zones' own.
     pub(super) turns: Option<Mutex<turns::Zones>>,
+    /// With a list for each zone. None with one for all. An innermost lock, too.
+    pub(crate) reclaimers: Option<Mutex<Reclaimers>>,
     /// Turns that were granted in advance.
     pub(super) caches: super::turn_caches::Caches,
     /// The same for huge frames, which have turns of their own.
@@ -102,7 +105,9 @@ impl Zones {
         let states = vec![any; plan.len()];
         let local_count = plan.len() - remote;
         let (local, remote) = states.split_at(local_count);
-        let turns = (plan.len() > 1).then(|| turns::Zones::new(policy, local, remote));
+        let weights: Vec<_> = plan.iter().map(|(ranked, _)| ranked.zone.weight).collect();
+        let turns = || turns::Zones::new(policy, local, remote).with_weights(&weights);
+        let turns = (plan.len() > 1).then(turns);
         let lists: Vec<usize> = match &turns {
             Some(turns) => turns.ids().map(|id| turns.list_of(id).index()).collect(),
             None => vec![0],
@@ -111,7 +116,7 @@ impl Zones {
         let part = |((Ranked { number, zone, is_remote }, slots), list): (Plan, usize)| {
             let hands = Zone::new(first, slots);
             first += slots;
-            let ZoneConfig { name, bytes, place } = zone;
+            let ZoneConfig { name, bytes, place, weight: _ } = zone;
             let is_bound = matches!(place, Place::Node(_));
             let (bytes, zero) = (AtomicU64::new(bytes.get()), || AtomicI64::new(0));
             let (in_regions, staged, dirty) = (zero(), zero(), zero());
@@ -127,11 +132,24 @@ impl Zones {
             shrunk: AtomicBool::new(false),
             huge_turns: turns.clone().map(Mutex::new),
             turns: turns.map(Mutex::new),
+            reclaimers: None,
             asked: AtomicBool::new(false),
             kept_faults: AtomicU64::new(0),
             hopeless_pause_ms: AtomicU32::new(0),
             staged: (0..first).map(|_| AtomicU16::new(0)).collect(),
         }
+    }
+
+    /// The same with this kind of reclaim.
+    pub(crate) fn with_reclaim(mut self, reclaim: ZoneReclaim) -> Self {
+        let has_many = reclaim == ZoneReclaim::PerZone && self.are_several();
+        self.reclaimers = has_many.then(Mutex::default);
+        self
+    }
+
+    /// The list on which the staged page in slot `index` is: the number of its hand.
+    pub(crate) fn list_of_slot(&self, index: u32) -> usize {
+        if self.reclaimers.is_some() { self.of_slot(index) } else { 0 }
     }
 
     /// Their names, as they were named.
@@ -307,6 +325,16 @@ impl Zones {
         if self.are_several() {
             self.parts[zone].in_regions.fetch_add(bytes, Ordering::Relaxed);
         }
+    }
+
+    /// The bytes of a zone's frames in the regions. Only with several zones.
+    pub(crate) fn resident_bytes_of(&self, zone: usize) -> u64 {
+        self.parts[zone].in_regions.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    /// Those that back staged entries. Only with several zones.
+    pub(crate) fn staged_bytes_of(&self, zone: usize) -> u64 {
+        self.parts[zone].staged.load(Ordering::Relaxed).max(0) as u64
     }
 
     /// These frames of slot `index` back a staged entry now. Returns how many did not before.

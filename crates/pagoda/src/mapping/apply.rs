@@ -319,7 +319,7 @@ impl Engine {
 
     /// Remembers a page that came to be staged, so that reclaim finds it.
     pub(crate) fn queue_staged(&self, entries: &Entries, index: usize, slot: u32) {
-        let mut hand = self.hand();
+        let mut hand = self.hand(self.zones.list_of_slot(slot));
         if hand.queue.len() > hand.queue_most.max(QUEUE_SLACK) {
             hand.queue
                 .retain(|staged| staged.entries.word(staged.index).backing() == Backing::Slot(staged.slot));

@@ -15,6 +15,7 @@ pub(crate) mod huge;
 pub(crate) mod lift;
 pub(crate) mod pageout;
 pub(crate) mod passing;
+mod per_zone;
 pub(crate) mod protected;
 pub(crate) mod resize;
 mod stage;
@@ -31,6 +32,7 @@ use pagoda_linux::mem::range::PageRange;
 use crate::engine::Engine;
 use crate::error::StopReason;
 use crate::frames::pool::BATCH_ORDER;
+use crate::reclaim::per_zone::List;
 use crate::state::hand::{Hand, Staged, Step};
 use crate::stats::counters::Counter;
 use crate::store::{Handle, Put, Scratch, Store};
@@ -60,8 +62,9 @@ const QUEUE_LOOK: usize = 64;
 const FRUITLESS_MOST: u32 = 8;
 
 impl Engine {
-    pub(crate) fn hand(&self) -> MutexGuard<'_, Hand> {
-        self.hand.lock().unwrap_or_else(|_| self.stop(StopReason::EngineBroken))
+    /// The state of reclaim of list `list`: of all zones, or of one.
+    pub(crate) fn hand(&self, list: usize) -> MutexGuard<'_, Hand> {
+        self.hands[list].lock().unwrap_or_else(|_| self.stop(StopReason::EngineBroken))
     }
 
     /// Does one step towards a ready frame: stores the oldest staged page if enough is staged, else
@@ -77,47 +80,65 @@ impl Engine {
         if no_small && self.give_back_a_huge_frame() {
             return Step::FrameReady;
         }
-        let (staged, share) = (self.ledger.staged_bytes(), self.staged_most());
+        match &self.zones.reclaimers {
+            None => self.step_of(List::OF_ALL, scratch),
+            Some(reclaimers) => self.step_of_a_zone(reclaimers, scratch),
+        }
+    }
+
+    /// The same with the pages of one list.
+    fn step_of(&self, list: List, scratch: &mut Scratch) -> Step {
+        let (staged, share) = (self.staged_of(list), self.staged_most(list));
         let is_hands_turn = || {
-            let mut hand = self.hand();
+            let mut hand = self.hand(list.number());
             hand.steps = hand.steps.wrapping_add(1);
             hand.steps.is_multiple_of(HAND_TURN)
         };
         let enough = staged >= share && !(staged >= 2 * share && is_hands_turn());
-        if enough && let Some(step) = self.store_oldest(scratch) {
+        if enough && let Some(step) = self.store_oldest_of(list, scratch) {
             return step;
         }
-        match self.stage_next(scratch) {
-            Step::Exhausted => self.store_oldest(scratch).unwrap_or(Step::Exhausted),
+        match self.stage_next(list, scratch) {
+            Step::Exhausted => self.store_oldest_of(list, scratch).unwrap_or(Step::Exhausted),
             Step::Looking => {
                 // All pages that the hand finds may be pinned: then staged pages go, however few.
-                let mut hand = self.hand();
+                let mut hand = self.hand(list.number());
                 hand.fruitless = hand.fruitless.wrapping_add(1);
                 let store = hand.fruitless.is_multiple_of(FRUITLESS_MOST);
                 drop(hand);
-                if store { self.store_oldest(scratch).unwrap_or(Step::Looking) } else { Step::Looking }
+                if !store {
+                    return Step::Looking;
+                }
+                self.rest(list);
+                self.store_oldest_of(list, scratch).unwrap_or(Step::Looking)
             }
             step => {
-                self.hand().fruitless = 0;
+                self.hand(list.number()).fruitless = 0;
                 step
             }
         }
     }
 
     /// How much is staged before the oldest of it is stored.
-    fn staged_most(&self) -> u64 {
-        (self.ledger.resident_bytes() + self.ledger.staged_bytes()) / STAGED_SHARE
+    fn staged_most(&self, list: List) -> u64 {
+        (self.resident_of(list) + self.staged_of(list)) / STAGED_SHARE
     }
 
     /// Stores the page that has been staged for longest. None if nothing is staged.
+    #[cfg(test)]
     pub(crate) fn store_oldest(&self, scratch: &mut Scratch) -> Option<Step> {
+        self.store_oldest_of(List::OF_ALL, scratch)
+    }
+
+    /// Stores the page of a list that has been staged for longest. None if there is none.
+    fn store_oldest_of(&self, list: List, scratch: &mut Scratch) -> Option<Step> {
         loop {
-            let Staged { entries, index, slot } = self.take_oldest_staged()?;
+            let Staged { entries, index, slot } = self.take_oldest_staged(list)?;
             let entry = &entries[index];
             let Some(word) = try_take(entry) else {
                 // Another thread moves it: it is either gone when it comes up again, or to be
                 // stored then.
-                self.hand().queue.push_back(Staged { entries, index, slot });
+                self.hand(list.number()).queue.push_back(Staged { entries, index, slot });
                 return Some(Step::Looking);
             };
             if word.backing() != Backing::Slot(slot) {
@@ -188,7 +209,8 @@ impl Engine {
             Err(error) => {
                 self.space.release_slot(held);
                 give(entry, word);
-                self.hand().queue.push_front(Staged { entries: Arc::clone(entries), index, slot });
+                let list = self.zones.list_of_slot(slot);
+                self.hand(list).queue.push_front(Staged { entries: Arc::clone(entries), index, slot });
                 Step::Full(error)
             }
         }
@@ -198,14 +220,14 @@ impl Engine {
         granules.count() as usize * OS_PAGE == self.entry_bytes()
     }
 
-    /// The page that has been staged for longest. With several zones, of which some are short, the
-    /// oldest page of those among the first.
-    fn take_oldest_staged(&self) -> Option<Staged> {
-        if !self.zones.are_several() {
-            return self.hand().queue.pop_front();
+    /// The page that has been staged for longest. With several zones on one list, of which some are
+    /// short, the oldest page of those among the first.
+    fn take_oldest_staged(&self, list: List) -> Option<Staged> {
+        if list != List::OF_ALL || !self.zones.are_several() {
+            return self.hand(list.number()).queue.pop_front();
         }
         let short = self.short_zones();
-        let mut hand = self.hand();
+        let mut hand = self.hand(list.number());
         let is_short = |staged: &Staged| short >> self.zones.of_slot(staged.slot) & 1 == 1;
         let first = hand.queue.iter().take(QUEUE_LOOK).position(is_short);
         hand.queue.remove(first.unwrap_or(0))
@@ -221,7 +243,7 @@ impl Engine {
     }
 
     /// Moves the next resident pages that the hand comes to out of their region.
-    fn stage_next(&self, scratch: &mut Scratch) -> Step {
+    fn stage_next(&self, list: List, scratch: &mut Scratch) -> Step {
         let table = self.gate_shared();
         // Checked with the gate held. A released range is unregistered with the gate held
         // exclusively, and a move does not check whether its source is registered. Nor while
@@ -232,7 +254,7 @@ impl Engine {
         if table.order.deferred() > 0 {
             return Step::Again;
         }
-        let (span, first, count) = match self.next_candidates(&table) {
+        let (span, first, count) = match self.next_candidates(list, &table) {
             Ok(Some(found)) => found,
             Ok(None) => return Step::Looking,
             Err(()) => return Step::Exhausted,
@@ -266,11 +288,15 @@ impl Engine {
 
     /// Advances the hand to the next pages that may go: `Ok(None)` if there was none within the
     /// bound, `Err` if a whole round had none.
-    fn next_candidates<'a>(&self, table: &'a Table) -> Result<Option<(&'a Span, usize, usize)>, ()> {
+    fn next_candidates<'a>(
+        &self,
+        list: List,
+        table: &'a Table,
+    ) -> Result<Option<(&'a Span, usize, usize)>, ()> {
         let entry_bytes = table.entry_bytes();
         // Of a zone that is short nothing may be able to go.
-        let short = self.short_zones();
-        let mut hand = self.hand();
+        let short = self.zones_of(list);
+        let mut hand = self.hand(list.number());
         let from = if hand.fruitless < FRUITLESS_MOST { short } else { u64::MAX };
         let is_from = |word: Word| from >> word.zone() & 1 == 1;
         let mut looks = LOOK_BOUND;

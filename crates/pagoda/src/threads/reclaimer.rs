@@ -146,7 +146,7 @@ impl Engine {
                 self.bell.sleep(SLEEP_US);
                 continue;
             }
-            if !pressure.update(self.free()) && self.ledger.excess_bytes() == 0 {
+            if !self.has_to_reclaim(&mut pressure) && self.ledger.excess_bytes() == 0 {
                 trouble.end();
                 self.zones.hopeless_pause_ms.store(0, Ordering::Relaxed);
                 // A fault makes its own room, so the store can be beyond its limit without
@@ -161,7 +161,7 @@ impl Engine {
                 continue;
             }
             for _ in 0..STEPS_BETWEEN_LOOKS {
-                if !pressure.update(self.free()) {
+                if !self.has_to_reclaim(&mut pressure) {
                     break;
                 }
                 let step = self.reclaim_step(scratch);

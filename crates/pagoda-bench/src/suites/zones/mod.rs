@@ -8,6 +8,7 @@
 //! are of [`engine`], a real one, and of [`tiobench`], with streams over a file beside the kernel's
 //! own.
 
+mod ages;
 mod content;
 mod engine;
 pub mod kernel_mmap;
@@ -52,7 +53,8 @@ const TIMED_FREE_FRAMES: u64 = 1 << 40;
 
 /// The part of `--help` on the keys.
 const KEYS: &str = "\
-Keys of the JSON; POLICY is fair, reset-on-failure, first-version (of the fair one, with its bug), first-fit or global-list:
+Keys of the JSON; POLICY is fair, reset-on-failure, first-version (of the fair one, with its bug), first-fit, global-list
+or weighted-interleave (weights of 1):
   cases.CASE.POLICY           counts of allocating from two local zones: A, both are short of frames; B, the first is, and the second's
                               batch is used up; C, 3:1 beside a remote zone; D, 3:1 alone. resets of the batches; scans, passes over the
                               zones; zone_visits, zones that passes looked at; skips of zones whose batch was used up; shares, frames by
@@ -64,6 +66,11 @@ Keys of the JSON; POLICY is fair, reset-on-failure, first-version (of the fair o
                               shares_percent by zone and share_error_percent of the frames given without pressure; then, of streams over
                               twice the budget, resets, shortages (no zone had a frame above its low watermark), frames that were given,
                               mb_s, and age_ratio, the age of evicted pages in one zone over that in the other
+  ages.LIST.POLICY.READERS    so many readers of one stream through a region of twice the memory, 192 and 64 MiB, that read each block
+                              again when the stream is behind_percent of memory further; LIST is one-list or per-zone, POLICY fair or
+                              reset-on-failure; nothing without managers. Medians of rounds: mib_s; age_ratio; gone_percent, blocks that
+                              were not there the second time; first_zone_percent, the larger zone's part of all frames; resets;
+                              shortages. ages.LIST.ratio_fair_vs_reset.READERS.ratio is of mib_s, the median of rounds
   placement                   a hot set of hot_bytes in the slow one of zones_bytes, cold pages in the fast one; nothing without managers.
                               hot_in_fast_percent at 0s, 1s and 2s, the least of the rounds; unmoved_hot_in_fast_percent, after 2 s
                               without moves; of the last round moved_pages and sampled_pages, base pages, and cold_in_fast_bytes, which
@@ -119,10 +126,12 @@ pub fn run(args: &ZonesArgs) -> anyhow::Result<ExitCode> {
         plan.threads.sort_unstable();
         plan.threads.dedup();
     }
-    let progress = command::progress(3 + pairs as u64 + plan.runs() as u64, "run")?;
+    let ages = ages::Plan::new(args.quick, pairs);
+    let runs = plan.runs() + ages.runs();
+    let progress = command::progress(3 + (pairs + runs) as u64, "run")?;
     let allocations = if args.quick { 1 << 20 } else { 1 << 24 };
     let cancel = Cancel::on_signals()?;
-    let report = measure(pairs, args.quick, allocations, &plan, &progress, &cancel)?;
+    let report = measure(pairs, args.quick, allocations, (&plan, &ages), &progress, &cancel)?;
     progress.finish_and_clear();
     command::print(&report, args.json);
     Ok(ExitCode::SUCCESS)
@@ -245,7 +254,7 @@ fn measure(
     pairs: usize,
     quick: bool,
     allocations: u32,
-    plan: &tiobench::Plan,
+    (plan, ages_plan): (&tiobench::Plan, &ages::Plan),
     progress: &ProgressBar,
     cancel: &Cancel,
 ) -> anyhow::Result<Value> {
@@ -258,10 +267,12 @@ fn measure(
     let engine = engines(if quick { 1 } else { 3 })?;
     progress.inc(1);
     let placement = placement::run(quick, pairs)?;
+    let ages = ages::measure(ages_plan, progress, cancel)?;
     let mut figures = tiobench::measure(plan, progress, cancel)?;
     figures.as_object_mut().expect("an object").extend(placement.map(|row| ("placement".to_owned(), row)));
     progress.set_message("costs");
     figures["engine"] = json!(engine);
+    figures.as_object_mut().expect("an object").extend(ages.map(|rows| ("ages".to_owned(), rows)));
     figures["cases"] = json!(BTreeMap::from(Case::ALL.map(|case| (case.name(), counts(case)))));
     figures["share_error_percent"] = round(share_error_percent(&local, &got)).into();
     figures["share_allocations"] = json!(got);
@@ -282,7 +293,8 @@ mod tests {
     fn counts_shares_and_streams_have_the_documented_shape() {
         // The test's program is no worker: the kernel has no side.
         let plan = tiobench::Plan::tiny();
-        let json = measure(1, true, 1000, &plan, &ProgressBar::hidden(), &Cancel::default());
+        let ages = ages::Plan::new(true, 1);
+        let json = measure(1, true, 1000, (&plan, &ages), &ProgressBar::hidden(), &Cancel::default());
         let json = json.expect("no pressure");
         check_counts(&json);
         check_streams(&json);

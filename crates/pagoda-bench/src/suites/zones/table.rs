@@ -1,6 +1,7 @@
 //! The figures of the bench as tables for people. Pure. Never computes a figure.
 
 use pagoda_core::zone::ZonePolicy;
+use pagoda_core::zone::reclaim::ZoneReclaim;
 use serde_json::Value;
 
 use crate::report::table::{Column, fill, grid, members, table as text_table};
@@ -23,6 +24,15 @@ const ENGINES: [Column; 7] = [
     ("frames", "{frames}"),
     ("age ratio", "{age_ratio:2}"),
     ("MB/s", "{mb_s:0}"),
+];
+
+const AGES: [Column; 6] = [
+    ("MiB/s", "{mib_s:0}"),
+    ("age ratio", "{age_ratio:2}"),
+    ("gone %", "{gone_percent:1}"),
+    ("first zone %", "{first_zone_percent:1}"),
+    ("resets", "{resets:0}"),
+    ("shortages", "{shortages:0}"),
 ];
 
 const READS: [&str; 6] = [
@@ -64,7 +74,19 @@ pub fn table(report: &Value) -> String {
     let engines = members(report, "/engine").map(|(policy, outcome)| ([policy.clone()], outcome));
     let engines = text_table(["engine"], &ENGINES, engines);
     let placement = report.get("placement").map(|_| fill(PLACEMENT, report)).unwrap_or_default();
-    format!("\n{cases}\n\n{engines}\n\n{}\n{}{placement}", streams(report), fill(BELOW, report))
+    let (ages, streams) = (ages(report), streams(report));
+    format!("\n{cases}\n\n{engines}\n\n{ages}{streams}\n{}{placement}", fill(BELOW, report))
+}
+
+fn ages(report: &Value) -> String {
+    let Some(figures) = report.get("ages") else { return String::new() };
+    let lists = ZoneReclaim::ALL.map(ZoneReclaim::name).into_iter();
+    let policies = [ZonePolicy::ResetOnFailure, ZonePolicy::Fair].map(ZonePolicy::name);
+    let rows = lists.flat_map(|list| policies.map(|policy| (list, policy))).flat_map(|(list, policy)| {
+        members(&figures[list][policy], "")
+            .map(move |(readers, row)| ([list.to_owned(), policy.to_owned(), readers.clone()], row))
+    });
+    format!("{}\n\n", text_table(["ages", "policy", "readers"], &AGES, rows))
 }
 
 fn streams(report: &Value) -> String {
