@@ -28,10 +28,10 @@ fn a_quick_plan_says_how_many_runs_it_has_and_one_thread_comes_first() {
     let plan = Plan { threads: vec![1, 3], ..Plan::new(true, 1, String::new()) };
     assert_eq!(plan.file_bytes(), 64 << 20);
     // The kernel in two rounds, one of which is discarded, and the second reads.
-    assert_eq!(plan.runs(), 2 * 5 * 4 + 2 + 5 + 1);
+    assert_eq!(plan.runs(), 2 * 6 * 4 + 2 + 6 + 1);
     assert!(Plan::new(false, 3, String::new()).threads[0] == 1 && plan.threads[0] == 1);
     let writes = Plan { patterns: vec![Pattern::SeqWrite], ..plan };
-    assert_eq!(writes.runs(), 2 * 5 + 1, "the kernel only reads");
+    assert_eq!(writes.runs(), 2 * 6 + 1, "the kernel only reads");
 }
 
 #[test]
