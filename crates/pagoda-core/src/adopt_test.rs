@@ -42,7 +42,7 @@ fn empty_memory_that_exceeds_the_room_is_adopted_at_first_sight() {
     assert_eq!(decide(&mapping, &QUIET), SMALL);
     let short = Situation { room, ..QUIET };
     assert_eq!(decide(&mapping, &short), Decision::Adopt);
-    // What is filled takes no more room.
+    // A filled mapping takes no more room.
     let filled = MappingFacts { populated: Some(Bytes::mib(1)), ..mapping };
     assert_eq!(decide(&filled, &short), YOUNG);
     let reserved = MappingFacts { read: false, write: false, ..mapping };

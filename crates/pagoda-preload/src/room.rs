@@ -2,11 +2,10 @@
 //! are taken.
 //!
 //! A mapping for each of them would be two to the kernel, with the closed page below it, and a fork
-//! has to leave every one of them out of the child: forty blocks cost a fork as much as all of the
-//! program's own mappings. It also leaves less to be mapped when a program is at its limit of
-//! mappings. The parts are taken first fit: blocks are few, and live as long as their threads.
-//! What doesn't fit is a mapping of its own. The room must never hand out a part that doesn't read
-//! as zero.
+//! has to leave each of the two out of the child. With the room less has to be mapped later, too,
+//! when a program may be at its limit of mappings. Parts are taken first fit: blocks are few, and
+//! most live as long as the engine's threads. A block that doesn't fit is a mapping of its own. The
+//! room must never hand out a part that doesn't read as zero.
 
 use pagoda_core::size::Bytes;
 use pagoda_linux::mem::own_memory::OwnMapping;
@@ -15,8 +14,8 @@ use pagoda_linux::mem::range::PageRange;
 /// The unit of a part, and its alignment.
 pub const UNIT: usize = 64 << 10;
 
-/// Room for what every engine has, whatever its budget: 7 MiB with four handlers, and two steps of
-/// growth.
+/// Room for every engine, whatever its budget: 3 MiB of large blocks with four handlers, and three
+/// steps of growth.
 const LEAST: Bytes = Bytes::mib(16);
 
 /// The part of the budget that is added: tables of pages take less.

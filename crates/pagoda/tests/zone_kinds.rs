@@ -1,30 +1,17 @@
 //! Zones by other rules than the default ones: weighted interleave, and reclaim of each zone by
 //! itself.
 
+#[allow(dead_code, reason = "each of the tests uses its own part")]
+mod support;
+
 use std::num::NonZeroU8;
 
 use pagoda::frames::zones::{Place, ZoneStats};
-use pagoda::{Bytes, Manager, Region, ZonePolicy, ZoneReclaim};
+use pagoda::{Bytes, Manager, ZonePolicy, ZoneReclaim};
 use pagoda_linux::testing::skip::skip_without_moves;
 
-const PAGE: usize = 4096;
-
-/// Writes the content of each OS page.
-fn fill(region: &mut Region, from: usize, len: usize) {
-    for offset in (from..from + len).step_by(PAGE) {
-        region.write_at(offset, &content(offset as u64)).expect("written");
-    }
-}
-
-/// Every line is another, and most of it compresses.
-fn content(value: u64) -> [u8; PAGE] {
-    let mut content = [0; PAGE];
-    for (i, line) in content.chunks_exact_mut(64).enumerate() {
-        let word = value.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(i as u32);
-        line[..8].copy_from_slice(&word.to_le_bytes());
-    }
-    content
-}
+use support::PAGE;
+use support::lines::{content, fill};
 
 fn zones(manager: &Manager) -> Vec<ZoneStats> {
     manager.zones().into_iter().map(|(_, zone)| zone).collect()
@@ -45,8 +32,10 @@ fn zones_give_by_their_weights_remote_ones_too() {
     let mut region = manager.region(Bytes::mib(64)).create().expect("region");
     fill(&mut region, 0, 64 << 20);
     let zones = zones(&manager);
-    assert_eq!(zones[0].allocated, Bytes::mib(48), "{zones:?}");
-    assert_eq!(zones[1].allocated, Bytes::mib(16), "{zones:?}");
+    // Where the kernel refused a move for a moment the frame was given back, and another one was
+    // next: a zone may have given more, in its turn.
+    let [fast, slow] = [zones[0].allocated.get(), zones[1].allocated.get()];
+    assert!(fast + slow >= 64 << 20 && fast.abs_diff(3 * slow) <= 3 * (64 << 10), "{zones:?}");
     assert_eq!(manager.stats().evictions, 0);
 }
 

@@ -14,29 +14,12 @@ use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::skip::{skip, skip_without_moves};
 use pagoda_linux::testing::wait::{EndsWith, until};
 
+use support::lines::{content, fill};
 use support::{PAGE, Shadow, settled};
 
 fn builder(zones: &[(&str, u64, Place)]) -> ManagerBuilder {
     let builder = Manager::builder().user_mode_only(true).spill_to("/var/tmp", Bytes::gib(1));
     zones.iter().fold(builder, |builder, (name, mib, place)| builder.zone(name, Bytes::mib(*mib), *place))
-}
-
-/// Writes the content of `seed` to every OS page.
-fn fill(region: &mut Region, from: usize, len: usize) {
-    for offset in (from..from + len).step_by(PAGE) {
-        region.write_at(offset, &content(offset as u64)).expect("written");
-    }
-}
-
-/// Every line is another, and most of it compresses.
-fn content(value: u64) -> [u8; PAGE] {
-    let mut content = [0; PAGE];
-    for (i, line) in content.chunks_exact_mut(64).enumerate() {
-        line[..8]
-            .copy_from_slice(&value.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(i as u32).to_le_bytes());
-    }
-    content[..8].copy_from_slice(&value.to_le_bytes());
-    content
 }
 
 /// The zones' memory is the manager's, and each holds its given frames or fewer.

@@ -16,9 +16,9 @@ const HANG: Duration = Duration::from_secs(180);
 /// to do, and on others.
 const LOOKS: [&str; 3] = ["2", "15", "60"];
 
-/// Runs the program to its end, with ever more time for looks until `seen` has found what it looks
-/// for. It returns `None` where there may only have been too few, and an error where more of them
-/// would help nothing.
+/// Runs the program to its end, with ever more time for looks until `seen` is content. That returns
+/// `None` where there may only have been too few, and an error where more of them would help
+/// nothing.
 pub fn looked_at(
     options: &[&str],
     program: &[&str],

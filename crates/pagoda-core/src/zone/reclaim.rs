@@ -37,7 +37,7 @@ impl ZoneReclaim {
 /// How far a zone is below its high watermark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lack {
-    /// What is missing in frames or bytes; negative above the watermark.
+    /// The missing frames or bytes; negative above the watermark.
     pub amount: i64,
     /// The zone's batch, in the same unit: more than 0.
     pub batch: u64,

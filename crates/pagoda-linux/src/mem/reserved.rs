@@ -25,8 +25,8 @@ use crate::mem::own_memory::{declare, shorten};
 use crate::mem::range::PageRange;
 
 /// Mappings of the engine that find room although the program has all that the kernel allows
-/// (`vm.max_map_count`): stacks, and steps of its heap that are larger than its room. A fork has to
-/// leave each of them out of the child, which takes a microsecond.
+/// (`vm.max_map_count`): stacks, and steps of its heap beyond the heap's room. They are few, since
+/// a fork has to leave each of them out of the child.
 const SPARES: usize = 8;
 
 /// Two mappings each, which make room for one of ours and the page below it.

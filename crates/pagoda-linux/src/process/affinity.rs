@@ -107,8 +107,9 @@ pub fn hold(id: u32, processors: &Processors) -> Result<(), Errno> {
 /// The answer of [`online`] to the first call of this process or of one that it was forked from.
 static ONLINE: AtomicU32 = AtomicU32::new(0);
 
-/// How many processors the machine has that are in use, as it was at first: opening the file takes
-/// a tenth of a fork. None if the kernel does not say.
+/// How many processors of the machine are in use, as it was at first: a fork should open no file
+/// for it. On a machine that has got more since, a thread that was held to the former number of
+/// them can't be told from a free one. None if the kernel does not say.
 #[must_use]
 pub fn online() -> Option<u32> {
     let known = ONLINE.load(Ordering::Relaxed);

@@ -2,6 +2,8 @@
 //! faults.
 
 pub mod huge;
+#[allow(dead_code, reason = "each of the tests uses its own part")]
+pub mod lines;
 
 use pagoda::stats::counters::Stats;
 use pagoda::{Manager, Region};

@@ -55,7 +55,7 @@ pub fn processes(asked: &[u16], cores: usize) -> Vec<usize> {
     asked.iter().copied().map(usize::from).collect()
 }
 
-/// What was published of this measure, and the number of processes that have as little of this
+/// The published figures of this measure, and the number of processes with as little of this
 /// machine's cache each.
 pub fn published(llc_bytes: u64) -> Value {
     json!({

@@ -26,7 +26,7 @@ const ABOVE: &str = "{owners} owners of {owner_bytes:b} in base pages of {base_p
 median (least-greatest) of {rounds} rounds";
 
 const OTHERS: &str = "nothing stored: close {never_stored/close_ms_p50:1s}; starter alone: {starter_alone/start_ms:1s}, \
-work {starter_alone/work_ms:1s}; all of them on {processors} processors (published: on a phone with 8 GB of memory, \
+work {starter_alone/work_ms:1s}; all of them on {processors} processors (published: on a machine with 8 GB of memory, \
 its processors not named)";
 
 const ZRAM: &str = "killed with {stored_percent:1} % in zram: gone {kill_ms:1s}, all back {back_ms:1s}, starter {starter_start_ms:1s}, \

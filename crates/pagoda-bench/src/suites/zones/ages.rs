@@ -1,11 +1,11 @@
-//! Readers of one stream that come back to what they read nearly all of memory before: by policy,
-//! and by whether zones are reclaimed each by itself.
+//! Readers of one stream that read each block again, after nearly as much as memory holds: by
+//! policy, and by whether zones are reclaimed each by itself.
 //!
 //! A region of twice the memory is read in order, by 1 to 16 threads together. Each block is read
 //! twice: as the stream comes to it, and again when the stream is [`BEHIND`] of memory further.
 //! Pages that all live equally long are still there by then. If those of one zone are evicted
 //! younger, they are gone. All sides run in turns, each another time first. Each page is compared
-//! with what was written: this module must never report a run with a wrong byte.
+//! with its written content: this module must never report a run with a wrong byte.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -176,7 +176,7 @@ fn run(plan: &Plan, reclaim: ZoneReclaim, policy: ZonePolicy, readers: usize) ->
         })
         .collect();
     let allocated: u64 = since.iter().map(|zone| zone.allocated.get()).sum();
-    // Each block has to come once; what came beyond that had been read, and was gone.
+    // Each block has to come once. Others had been read before, and were gone.
     let again = allocated as f64 / BLOCK_BYTES as f64 - (plan.passes * blocks) as f64;
     Ok(Outcome {
         mib_s: round(mib_s(read * BLOCK_BYTES, seconds)),
