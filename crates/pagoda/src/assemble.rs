@@ -105,7 +105,7 @@ pub(crate) fn assemble(
     // A program's own huge pages would have to be split: it has none.
     let huge_slots = |ranked: &zones::Ranked| match serves_forks {
         true => 0,
-        false => crate::clear::huge_state::slots(ranked.zone.bytes, config.base_page),
+        false => crate::clear::huge_state::slots(ranked.zone.bytes),
     };
     let huge = HugePool::new(plan.iter().map(|(ranked, _)| huge_slots(ranked)));
     let (space, fork_events) = open_space(config, owner, adoption, policies, &plan, &huge)?;

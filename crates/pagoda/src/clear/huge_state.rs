@@ -9,7 +9,9 @@
 //! the kernel would split it, and parts that were moved out of huge pages came back wrong in our
 //! tests. This module must never hand out a frame that holds anything.
 
-use pagoda_core::page::{BasePage, HUGE_FRAME, OS_PAGE};
+use std::ops::{Deref, DerefMut, Range};
+
+use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
 use pagoda_core::page_entry::{Backing, Granules, Word};
 use pagoda_core::size::Bytes;
 use pagoda_linux::mem::range::PageRange;
@@ -21,51 +23,107 @@ use crate::table::{Span, Table, give, try_take};
 
 pub(crate) use crate::state::clears::Clears;
 
-/// Entries of a huge frame.
-pub(crate) const ENTRIES: usize = HUGE_FRAME / (64 << 10);
+/// The most entries of a huge frame: one for each OS page.
+const ENTRIES_MOST: usize = HUGE_FRAME / OS_PAGE;
 
-/// Bytes of an entry where there are huge frames.
-pub(crate) const ENTRY: usize = HUGE_FRAME / ENTRIES;
-
-/// All of an entry.
-pub(crate) const ALL: Granules = Granules::range(0, 16);
-
-/// The slots of the huge arena for a zone: frames never hold more than its part of the budget.
-/// Where entries are of 64 KiB any region may have huge frames: its base page may be 2 MiB. They
+/// The slots of the huge arena for a zone: frames never hold more than its part of the budget. They
 /// are addresses alone, and 12 bytes for each slot.
-pub(crate) fn slots(zone: Bytes, base: BasePage) -> u32 {
-    if base < BasePage::K64 {
-        return 0;
-    }
+pub(crate) fn slots(zone: Bytes) -> u32 {
     u32::try_from(zone.as_usize() / HUGE_FRAME).unwrap_or(u32::MAX)
 }
 
-/// A place for a huge frame, and the first of its entries.
+/// Something for each entry of a huge frame. It is as long as the frame has entries, and takes
+/// the room of the most.
+#[derive(Clone, Copy)]
+pub(crate) struct OfEntries<T> {
+    all: [T; ENTRIES_MOST],
+    count: usize,
+}
+
+/// The words of a huge frame's entries.
+pub(crate) type Words = OfEntries<Word>;
+
+impl<T: Copy> OfEntries<T> {
+    pub(crate) fn map(mut self, each: impl Fn(T) -> T) -> Self {
+        self.iter_mut().for_each(|one| *one = each(*one));
+        self
+    }
+}
+
+impl<T> Deref for OfEntries<T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        &self.all[..self.count]
+    }
+}
+
+impl<T> DerefMut for OfEntries<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        &mut self.all[..self.count]
+    }
+}
+
+/// A place for a huge frame, and its entries: 32 of 64 KiB, or more of less.
 #[derive(Clone, Copy)]
 pub(crate) struct Block {
     pub(crate) range: PageRange,
     pub(crate) first: usize,
+    entry_bytes: usize,
 }
 
 impl Block {
     /// The one around `address`, if all of it is in the span.
     pub(crate) fn around(table: &Table, span: &Span, address: usize) -> Option<Self> {
         let range = PageRange::at(address & !(HUGE_FRAME - 1), HUGE_FRAME);
-        if table.entry_bytes() != ENTRY || span.range().intersection(range) != Some(range) {
+        if span.range().intersection(range) != Some(range) {
             return None;
         }
-        let page = table.page_at(span, range.start());
-        (page.granule_of(range.start()) == 0).then_some(Self { range, first: page.index })
+        let (page, entry_bytes) = (table.page_at(span, range.start()), table.entry_bytes());
+        let is_aligned = page.granule_of(range.start()) == 0;
+        is_aligned.then_some(Self { range, first: page.index, entry_bytes })
     }
 
-    pub(crate) fn indices(self) -> std::ops::Range<usize> {
-        self.first..self.first + ENTRIES
+    /// Bytes of one of its entries.
+    pub(crate) fn entry_bytes(self) -> usize {
+        self.entry_bytes
+    }
+
+    /// All of an entry.
+    pub(crate) fn all(self) -> Granules {
+        Granules::range(0, (self.entry_bytes / OS_PAGE) as u32)
+    }
+
+    pub(crate) fn indices(self) -> Range<usize> {
+        self.first..self.first + HUGE_FRAME / self.entry_bytes
+    }
+
+    /// One of these for each entry.
+    pub(crate) fn each<T: Copy>(self, one: T) -> OfEntries<T> {
+        OfEntries { all: [one; ENTRIES_MOST], count: self.indices().len() }
+    }
+
+    /// The words as they are.
+    pub(crate) fn words(self, span: &Span) -> Words {
+        let mut words = self.each(Word::EMPTY);
+        words.iter_mut().zip(self.indices()).for_each(|(word, index)| *word = span.word(index));
+        words
+    }
+
+    /// The granules of entry `i` that lie within the first `bytes` of its frame.
+    pub(crate) fn granules_within(self, bytes: usize, i: usize) -> Granules {
+        let here = bytes.saturating_sub(i * self.entry_bytes).min(self.entry_bytes);
+        Granules::range(0, (here / OS_PAGE) as u32)
+    }
+
+    /// Whether all of an entry is in the region, and nowhere else but for old copies.
+    pub(crate) fn is_whole(self, word: Word) -> bool {
+        word.resident() == self.all() && !matches!(word.backing(), Backing::Slot(_))
     }
 
     /// Takes the busy bits of all its entries, if each is as it is wanted; of none otherwise.
-    pub(crate) fn take(self, span: &Span, wanted: impl Fn(Word) -> bool) -> Option<[Word; ENTRIES]> {
-        let mut taken = [Word::EMPTY; ENTRIES];
-        for i in 0..ENTRIES {
+    pub(crate) fn take(self, span: &Span, wanted: impl Fn(Word) -> bool) -> Option<Words> {
+        let mut taken = self.each(Word::EMPTY);
+        for i in 0..taken.len() {
             match try_take(span.entry(self.first + i)) {
                 Some(word) if wanted(word) => taken[i] = word,
                 other => {
@@ -93,16 +151,6 @@ pub(crate) fn marked(table: &Table, address: usize) -> Option<Word> {
     let span = table.find(address)?;
     let page = table.page_at(span, address);
     Some(span.word(page.index)).filter(|word| word.is_huge())
-}
-
-/// The granules of entry `i` that lie within the first `bytes` of its frame.
-pub(crate) fn granules_within(bytes: usize, i: usize) -> Granules {
-    Granules::range(0, (bytes.saturating_sub(i * ENTRY).min(ENTRY) / OS_PAGE) as u32)
-}
-
-/// Whether all of an entry is in the region, and nowhere else but for old copies.
-pub(crate) fn is_whole(word: Word) -> bool {
-    word.resident() == ALL && !matches!(word.backing(), Backing::Slot(_))
 }
 
 impl Engine {
@@ -133,7 +181,7 @@ impl Engine {
         let place = PageRange::at(address & !(HUGE_FRAME - 1), HUGE_FRAME);
         let within = span.range().intersection(place).expect("an address of the span");
         // Of a frame that was moved to an odd place, one more begins before it.
-        let mut taken = [None; ENTRIES + 1];
+        let mut taken = [None; ENTRIES_MOST + 1];
         let indices = span.indices(within, table.entry_bytes());
         for (taken, index) in taken.iter_mut().zip(indices.clone()) {
             let is_huge = span.word(index).is_huge();
@@ -160,12 +208,16 @@ impl Engine {
         self.huge.note_broken(block.range.start());
     }
 
-    /// Enters the first `bytes` of a huge frame of `zone` as in the region; all its entries were
-    /// `word`, with nothing there.
-    pub(crate) fn huge_came_in(&self, word: Word, bytes: usize, zone: usize) -> [Word; ENTRIES] {
+    /// Enters the first `bytes` of a huge frame of `zone` as in the region; all entries of its
+    /// block were `word`, with nothing there.
+    pub(crate) fn huge_came_in(&self, block: Block, word: Word, bytes: usize, zone: usize) -> Words {
         self.ledger.resident(bytes as i64);
         self.zones.in_regions(zone, bytes as i64);
-        std::array::from_fn(|i| word.with_resident(granules_within(bytes, i)).with_zone(zone))
+        let mut words = block.each(word);
+        for (i, word) in words.iter_mut().enumerate() {
+            *word = word.with_resident(block.granules_within(bytes, i)).with_zone(zone);
+        }
+        words
     }
 
     pub(crate) fn is_one_huge_page(&self, range: PageRange) -> bool {

@@ -114,7 +114,7 @@ impl Engine {
             is_empty(start.wrapping_add(offset as usize))
         });
         // A stream of reads gets zero pages, which take no memory.
-        let takes_whole = fault.write && self.huge.come_whole();
+        let takes_whole = is_in_places && fault.write && self.huge.come_whole();
         let free = |place: u64| match takes_whole {
             true => free_places(&table, span, place as usize * HUGE_FRAME),
             false => 0,

@@ -14,7 +14,7 @@ use pagoda_linux::uffd::Stop;
 use pagoda_linux::uffd::fault_address::FaultAddress;
 
 use crate::clear::huge::Cleared;
-use crate::clear::huge_state::{Block, ENTRIES};
+use crate::clear::huge_state::Block;
 use crate::engine::Engine;
 use crate::state::pending::Served;
 use crate::table::{Filler, Table};
@@ -67,7 +67,7 @@ impl Engine {
         let word = Word::EMPTY.with_warmth(1);
         match moved {
             HugeMove::Done => {
-                let words = self.huge_came_in(word, HUGE_FRAME, zone);
+                let words = self.huge_came_in(block, word, HUGE_FRAME, zone);
                 let huge = self.is_one_huge_page(block.range);
                 self.huge.note_came(huge);
                 if !huge {
@@ -79,7 +79,7 @@ impl Engine {
                 Some(Served::Done)
             }
             HugeMove::Nothing(stop) => {
-                block.give(span, &[Word::EMPTY; ENTRIES]);
+                block.give(span, &block.each(Word::EMPTY));
                 self.huge.put_zeroed(&self.space, slot);
                 (stop == Stop::Again).then_some(Served::Again)
             }
@@ -87,7 +87,7 @@ impl Engine {
             // is freed.
             HugeMove::Part(bytes, _) => {
                 self.note_torn(block);
-                let words = self.huge_came_in(word, bytes, zone);
+                let words = self.huge_came_in(block, word, bytes, zone);
                 block.give(
                     span,
                     &words.map(|word| if word.resident().is_empty() { Word::EMPTY } else { word }),

@@ -49,6 +49,7 @@ impl Engine {
             }
         }
         self.note_use();
+        self.note_arrived(range);
         Ok(())
     }
 

@@ -2,8 +2,9 @@
 //!
 //! A frame is filled without the gate and moved in whole, where all of one comes at once, or most
 //! of one if the region's base page is 2 MiB: sparse content would hold 2 MiB for a few pages. It
-//! is wanted for content, so that one that was used needs no clearing but around it. This module
-//! must never put a frame over anything, nor over a page that is owed.
+//! is wanted for content, so that one that was used needs no clearing but around it. What comes in
+//! pieces and is dense in the end is collapsed later, as a frame that was split. This module must
+//! never put a frame over anything, nor over a page that is owed.
 
 use std::ops::Range;
 
@@ -15,7 +16,7 @@ use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::process::thread::yield_now;
 use pagoda_linux::uffd::Stop;
 
-use crate::clear::huge_state::{Block, ENTRIES};
+use crate::clear::huge_state::Block;
 use crate::engine::Engine;
 use crate::stats::counters::Counter;
 use crate::table::{Filler, Span, Table};
@@ -88,7 +89,7 @@ impl Engine {
                 HugeMove::Part(bytes, _) => bytes,
                 HugeMove::Nothing(_) => 0,
             };
-            let words = self.huge_came_in(Word::EMPTY, here, zone);
+            let words = self.huge_came_in(block, Word::EMPTY, here, zone);
             let huge = here == HUGE_FRAME && self.is_one_huge_page(place);
             if here > 0 {
                 self.huge.note_came(huge);
@@ -138,21 +139,46 @@ impl Engine {
         }
         let table = self.gate_shared();
         let Some((span, block)) = self.take_place(&table, place) else { return false };
-        block.give(span, &[Word::EMPTY; ENTRIES]);
+        block.give(span, &block.each(Word::EMPTY));
         span.filler() == Filler::EngineHuge || content == HUGE_FRAME && self.huge.come_whole()
     }
 
     /// Takes the entries of a place for a huge frame, if it is free for that.
     fn take_place<'a>(&self, table: &'a Table, place: PageRange) -> Option<(&'a Span, Block)> {
-        let in_huge = |span: &&Span| matches!(span.filler(), Filler::EngineHuge | Filler::EngineOnwards);
-        let span = table.find(place.start()).filter(in_huge)?;
-        let block = Block::around(table, span, place.start())?;
+        let (span, block) = self.place_for_huge(table, place.start())?;
         let taken = block.take(span, |word| word == Word::EMPTY)?;
         if self.owes_any(place) {
             block.give(span, &taken);
             return None;
         }
         Some((span, block))
+    }
+
+    /// The place of a huge frame around `address`, where there may be one.
+    fn place_for_huge<'a>(&self, table: &'a Table, address: usize) -> Option<(&'a Span, Block)> {
+        let may_be = |span: &&Span| match span.filler() {
+            Filler::EngineHuge | Filler::EngineOnwards => true,
+            Filler::Engine => self.comes_whole,
+            Filler::File => false,
+        };
+        let span = table.find(address).filter(may_be)?;
+        Some((span, Block::around(table, span, address)?))
+    }
+
+    /// Content of `range` has come in base pages. Places of which all is here now are collapsed,
+    /// once that is worth it: also what came to them before, or by another channel, since each of
+    /// them looks after its own.
+    pub(super) fn note_arrived(&self, range: PageRange) {
+        let table = self.gate_shared();
+        let first = range.start() & !(HUGE_FRAME - 1);
+        for address in (first..range.end()).step_by(HUGE_FRAME) {
+            let Some((span, block)) = self.place_for_huge(&table, address) else { continue };
+            let words = block.words(span);
+            let is_dense = words.iter().all(|word| block.is_whole(*word));
+            if is_dense && !words[0].is_huge() && self.huge.come_whole() {
+                self.huge.note_broken(block.range.start());
+            }
+        }
     }
 
     /// A frame that is zero but for `part`, which holds anything.

@@ -68,7 +68,11 @@ impl Engine {
                 self.landing_bytes(&mut landing).copy_from_slice(content);
                 self.land(landing, memory, scratch)
             }
-            None => self.receive_pages(range, content, memory, scratch),
+            None => {
+                self.receive_pages(range, content, memory, scratch)?;
+                self.note_arrived(range);
+                Ok(())
+            }
         }
     }
 

@@ -63,10 +63,11 @@ impl Engine {
             at += len;
         }
         placed?;
-        match PageRange::new(at, range.end()) {
-            Some(behind) => self.receive_pages(behind, rest, memory, scratch),
-            None => Ok(()),
+        if let Some(behind) = PageRange::new(at, range.end()) {
+            self.receive_pages(behind, rest, memory, scratch)?;
         }
+        self.note_arrived(range);
+        Ok(())
     }
 
     /// Moves a filled huge frame to its place, or puts its content there by base pages.

@@ -1,4 +1,5 @@
-//! Collapse: the base pages of a place that had a huge frame become one huge page again.
+//! Collapse: the base pages of a place that had a huge frame, or could have one, become one huge
+//! page.
 //!
 //! The kernel collapses them in place. A frame of the huge arena can't be moved there: the kernel
 //! keeps a page table where OS pages were, and splits a frame that is moved onto it. The kernel
@@ -12,7 +13,7 @@ use pagoda_core::page::HUGE_FRAME;
 use pagoda_core::page_entry::Word;
 use pagoda_linux::process::thread::now_ns;
 
-use crate::clear::huge_state::{Block, ENTRIES, is_whole};
+use crate::clear::huge_state::Block;
 use crate::engine::Engine;
 use crate::stats::counters::Counter;
 use crate::table::Filler;
@@ -68,15 +69,14 @@ impl Engine {
     /// The state of the place of a split huge frame.
     fn see(&self, address: usize) -> Seen {
         let table = self.gate_shared();
-        let span = table.find(address).filter(|span| may_be_huge(span.filler()));
+        let span = table.find(address).filter(|span| span.filler() != Filler::File);
         let Some(span) = span else { return Seen::Gone };
         let Some(block) = Block::around(&table, span, address) else { return Seen::Gone };
-        let word = |i| span.word(block.first + i);
-        let words: [Word; ENTRIES] = std::array::from_fn(word);
-        let all = |is: fn(Word) -> bool| words.into_iter().all(is);
-        if all(|word| word == Word::EMPTY) || all(Word::is_huge) {
+        let words = block.words(span);
+        let all = |is: &dyn Fn(Word) -> bool| words.iter().all(|word| is(*word));
+        if all(&|word| word == Word::EMPTY) || all(&Word::is_huge) {
             Seen::Gone
-        } else if all(|word| is_whole(word) && !word.is_busy()) && self.has_room_to_be_huge(&words) {
+        } else if all(&|word| block.is_whole(word) && !word.is_busy()) && self.has_room_to_be_huge(&words) {
             Seen::All
         } else {
             Seen::Part
@@ -95,11 +95,12 @@ impl Engine {
         }
         let Some(span) = table.find(address) else { return false };
         let Some(block) = Block::around(&table, span, address) else { return false };
-        let Some(words) = block.take(span, is_whole) else { return false };
+        let Some(words) = block.take(span, |word| block.is_whole(word)) else { return false };
         self.ledger.took(HUGE_FRAME as i64);
         if span.filler() == Filler::EngineHuge {
             let _ = self.space.join_huge(block.range);
         } else {
+            // There the kernel keeps pages small, except while some are collapsed.
             let might = span.set_may_be_joined(true);
             let (_, is_small) = self.space.join_small(block.range);
             span.set_may_be_joined(might || !is_small);
@@ -119,12 +120,6 @@ impl Engine {
     fn has_room_to_join(&self) -> bool {
         self.ledger.room_bytes() >= HUGE_FRAME as u64 || self.give_back_a_huge_frame()
     }
-}
-
-/// Whether frames come there whole. Where only streams get huge frames the kernel keeps pages
-/// small, except while some are collapsed.
-fn may_be_huge(filler: Filler) -> bool {
-    matches!(filler, Filler::EngineHuge | Filler::EngineOnwards)
 }
 
 #[cfg(test)]

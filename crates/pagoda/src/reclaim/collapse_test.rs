@@ -11,12 +11,12 @@ use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::{EndsWith, until};
 
 use super::*;
-use crate::clear::huge_state::ENTRY;
 use crate::store::page_of;
 use crate::{Manager, Region};
 
 const PAGES: usize = HUGE_FRAME / OS_PAGE;
 const FRAMES: usize = 4;
+const ENTRY: usize = 64 << 10;
 /// Looks until something must have been joined: the kernel may have no huge page for a while.
 const LOOKS_MOST: usize = 2000;
 

@@ -17,7 +17,7 @@ use pagoda_linux::process::thread::{now_ns, yield_now};
 use pagoda_linux::uffd::Stop;
 use pagoda_linux::uffd::fault_address::FaultAddress;
 
-use crate::clear::huge_state::{ALL, Block, ENTRIES, ENTRY, granules_within, is_whole, marked};
+use crate::clear::huge_state::{Block, OfEntries, Words, marked};
 use crate::engine::Engine;
 use crate::error::StopReason;
 use crate::frames::zones::Taker;
@@ -33,18 +33,18 @@ use crate::table::{Entries, Span, Table, give};
 pub(crate) struct MovedOut {
     entries: Entries,
     block: Block,
-    words: [Word; ENTRIES],
+    words: Words,
     slot: HugeSlot,
     bytes: usize,
     /// The granules of each entry that were put back since. An entry that is back whole is given
     /// back, too.
-    back: [Granules; ENTRIES],
+    back: OfEntries<Granules>,
 }
 
 impl MovedOut {
     /// The granules of entry `i` that are in the slot alone.
     fn granules_out(&self, i: usize) -> Granules {
-        granules_within(self.bytes, i).without(self.back[i])
+        self.block.granules_within(self.bytes, i).without(self.back[i])
     }
 
     fn entry(&self, i: usize) -> &AtomicU64 {
@@ -101,9 +101,10 @@ impl Engine {
     /// example.
     fn put_back_around(&self, out: &mut MovedOut, part: PageRange) -> Vec<usize> {
         let mut late = Vec::new();
-        for i in 0..ENTRIES {
-            let at = PageRange::at(out.block.range.start() + i * ENTRY, ENTRY);
-            if at.intersection(part).is_some() || out.granules_out(i) != ALL {
+        let len = out.block.entry_bytes();
+        for i in 0..out.words.len() {
+            let at = PageRange::at(out.block.range.start() + i * len, len);
+            if at.intersection(part).is_some() || out.granules_out(i) != out.block.all() {
                 continue;
             }
             // With several zones each frame begins in a slot, and a page that the kernel fills here
@@ -112,12 +113,12 @@ impl Engine {
                 late.push(at.start());
                 continue;
             }
-            let piece = &self.space.huge_bytes(&out.slot)[i * ENTRY..][..ENTRY];
+            let piece = &self.space.huge_bytes(&out.slot)[i * len..][..len];
             let filled = self.space.fill_with(at, piece).bytes;
             self.ledger.took(filled as i64);
             self.ledger.resident(filled as i64);
             out.back[i] = Granules::range(0, (filled / OS_PAGE) as u32);
-            if filled == ENTRY {
+            if filled == len {
                 give(out.entry(i), out.words[i].with_huge(false));
             } else {
                 late.push(at.start());
@@ -140,9 +141,9 @@ impl Engine {
     /// Stores the evicted pages of a frame, gives its entries back and keeps the frame for another
     /// fault.
     pub(crate) fn store_moved_out(&self, out: MovedOut, scratch: &mut Scratch) -> Step {
-        let mut full = None;
-        for (i, piece) in self.space.huge_bytes(&out.slot).chunks_exact(ENTRY).enumerate() {
-            if out.back[i] == ALL {
+        let (mut full, all) = (None, out.block.all());
+        for (i, piece) in self.space.huge_bytes(&out.slot).chunks_exact(out.block.entry_bytes()).enumerate() {
+            if out.back[i] == all {
                 continue;
             }
             let gone = out.granules_out(i);
@@ -156,12 +157,12 @@ impl Engine {
                 self.store.free(Handle::from_bits(handle));
                 self.ledger.changed(out.words[i], Word::EMPTY);
             }
-            if gone != ALL {
+            if gone != all {
                 self.stage_copy(&out, i, piece);
                 continue;
             }
             self.counters.add(Counter::Evictions, 1);
-            match self.store_piece(&out.entries, piece, scratch) {
+            match self.store_piece(&out, piece, scratch) {
                 Ok(word) => {
                     self.ledger.changed(Word::EMPTY, word);
                     give(out.entry(i), word);
@@ -182,10 +183,10 @@ impl Engine {
         full.map_or(Step::FrameReady, Step::Full)
     }
 
-    fn store_piece(&self, entries: &Entries, piece: &[u8], scratch: &mut Scratch) -> Result<Word, PutError> {
+    fn store_piece(&self, out: &MovedOut, piece: &[u8], scratch: &mut Scratch) -> Result<Word, PutError> {
         let put = self.store.put(piece, scratch)?;
         self.count_put(&put);
-        self.note_stored(entries, ALL, put);
+        self.note_stored(&out.entries, out.block.all(), put);
         self.ledger.store_has(self.store.usage().memory_committed_bytes.get());
         Ok(match put {
             Put::Zero => Word::EMPTY,
@@ -200,23 +201,23 @@ impl Engine {
             // No address is left in the arena, though there are twice as many as frames.
             self.stop(StopReason::EngineBroken)
         };
-        let gone = out.granules_out(i);
+        let (gone, all) = (out.granules_out(i), out.block.all());
         let bytes = self.space.bytes_mut(&mut slot);
         let bytes_in = |(from, to): (u32, u32)| from as usize * OS_PAGE..to as usize * OS_PAGE;
         for run in gone.runs().map(bytes_in) {
             bytes[run.clone()].copy_from_slice(&piece[run]);
         }
         // A ready frame may hold old content.
-        ALL.without(gone).runs().for_each(|run| bytes[bytes_in(run)].fill(0));
-        let word = Word::EMPTY.with_resident(ALL.without(gone)).with_zone(out.words[i].zone());
-        self.publish_staged(&out.entries, out.block.first + i, word, (slot, ALL));
+        all.without(gone).runs().for_each(|run| bytes[bytes_in(run)].fill(0));
+        let word = Word::EMPTY.with_resident(all.without(gone)).with_zone(out.words[i].zone());
+        self.publish_staged(&out.entries, out.block.first + i, word, (slot, all));
     }
 
     /// Moves the huge frame around `address` into a slot. Its entries stay taken.
     fn move_huge_out(&self, table: &Table, address: usize) -> Result<MovedOut, Step> {
         let span = table.find(address).ok_or(Step::Looking)?;
         let block = Block::around(table, span, address).ok_or(Step::Looking)?;
-        let words = block.take(span, is_whole).ok_or(Step::Looking)?;
+        let words = block.take(span, |word| block.is_whole(word)).ok_or(Step::Looking)?;
         let zone = self.zone_of_huge(&words);
         let moving = self.pins.moving();
         let slot = (!moving.overlaps(block.range)).then(|| self.huge.take_empty(&self.space, zone)).flatten();
@@ -237,7 +238,7 @@ impl Engine {
         &self,
         span: &Span,
         block: Block,
-        words: [Word; ENTRIES],
+        words: Words,
         slot: HugeSlot,
         moved: HugeMove,
     ) -> Result<MovedOut, Step> {
@@ -263,13 +264,19 @@ impl Engine {
             for (i, word) in words.iter().enumerate() {
                 self.zones.in_regions(
                     word.zone(),
-                    -(i64::from(granules_within(bytes, i).count()) * OS_PAGE as i64),
+                    -(i64::from(block.granules_within(bytes, i).count()) * OS_PAGE as i64),
                 );
             }
         }
         self.counters.add(Counter::HugeMovedOut, u64::from(bytes == HUGE_FRAME));
-        let back = [Granules::NONE; ENTRIES];
-        Ok(MovedOut { entries: Arc::clone(span.entries()), block, words, slot, bytes, back })
+        Ok(MovedOut {
+            entries: Arc::clone(span.entries()),
+            block,
+            words,
+            slot,
+            bytes,
+            back: block.each(Granules::NONE),
+        })
     }
 
     /// Splits the huge frames that `range` covers in part. That part is about to be discarded, and
@@ -297,10 +304,10 @@ impl Engine {
                 && marked(&table, at).is_some_and(|word| self.huge.may_keep_used(word.zone()))
                 && let Ok(out) = self.move_huge_out(&table, at)
             {
-                for (i, word) in out.words.into_iter().enumerate() {
+                for (i, word) in out.words.iter().enumerate() {
                     let rest = word.resident().without(out.granules_out(i));
                     let after = word.with_resident(rest).with_huge(false);
-                    self.ledger.changed(word, after);
+                    self.ledger.changed(*word, after);
                     give(out.entry(i), after);
                 }
                 if out.bytes == HUGE_FRAME {

@@ -79,7 +79,7 @@ fn take_apart(manager: &Manager) {
     // A handler may have one of them for a moment.
     let mut words = None;
     until("all entries of a frame", || {
-        words = block.take(span, is_whole);
+        words = block.take(span, |word| block.is_whole(word));
         words.is_some()
     });
     let words = words.expect("taken");
@@ -95,7 +95,7 @@ fn take_apart(manager: &Manager) {
     assert_eq!(stats.resident_bytes, ((PAGES - GOES) * OS_PAGE) as u64);
     assert_eq!(
         (stats.staged_bytes, stats.stores),
-        (ENTRY as u64, (ENTRIES + 18) as u64),
+        (block.entry_bytes() as u64, block.indices().len() as u64 + 18),
         "all of it, then the evicted part"
     );
     let zones = manager.zones();

@@ -1,5 +1,5 @@
 //! Content arrives in huge frames where all of one comes together, or most of one if the base page
-//! is 2 MiB, and only there.
+//! is 2 MiB, and only there. What comes in pieces is made huge later.
 
 use std::ops::ControlFlow;
 use std::ops::Range;
@@ -8,10 +8,11 @@ use pagoda::migrate::{Codec, LiveOptions, RegionDestination, Writer, ZeroPolicy}
 use pagoda::{BasePage, Bytes, Manager, Region};
 use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::skip::skip_without_moves;
+use pagoda_linux::testing::wait::until;
 
 use crate::late_zero::held;
 use crate::program::PAGE;
-use crate::support::{any_port, live_options, manager, receive_options};
+use crate::support::{any_port, late_options, live_options, manager, migrate_idle, receive_options};
 
 /// OS pages of a huge frame, and where the `n`-th begins and ends.
 const PAGES: usize = 512;
@@ -90,9 +91,7 @@ fn a_region_arrives_in_one_of_another_base_page() {
             receiver.join().expect("the receiver").expect("received").0
         });
         assert_eq!(arrived.base_page(), base);
-        let came_huge = to.stats().huge_arrived > 0;
-        assert!(came_huge || base < BasePage::M2, "of {of_source}");
-        assert!(!came_huge || base >= BasePage::K64, "{base} of {of_source}");
+        assert_eq!(to.stats().huge_arrived, 3, "{base} of {of_source}");
         assert_equal(&region, &arrived, &format!("{base} of {of_source}"));
     }
 }
@@ -129,12 +128,18 @@ fn dense_content_comes_in_huge_frames_and_sparse_content_takes_its_own_size() {
 }
 
 #[test]
-fn where_the_base_page_is_64_kib_only_full_frames_come_in_huge_frames() {
+fn where_the_base_page_is_smaller_only_full_frames_come_in_huge_frames() {
     if skip_without_moves("huge frames that arrive by density") {
         return;
     }
-    for codec in [Codec::None, Codec::Zstd] {
-        let (from, to) = (manager(Bytes::mib(64), BasePage::K4), manager(Bytes::mib(96), BasePage::K64));
+    for (base, codec) in [
+        (BasePage::K64, Codec::None),
+        (BasePage::K16, Codec::None),
+        (BasePage::K4, Codec::None),
+        (BasePage::K64, Codec::Zstd),
+        (BasePage::K4, Codec::Lz4),
+    ] {
+        let (from, to) = (manager(Bytes::mib(64), BasePage::K4), manager(Bytes::mib(96), base));
         let region = from.region(Bytes::mib(12)).create().expect("a region");
         // All of two; all of one but a page; half of one; a page; a page that is zero among
         // content.
@@ -150,12 +155,46 @@ fn where_the_base_page_is_64_kib_only_full_frames_come_in_huge_frames() {
             fill(&region, frame(1).start + 40..frame(1).start + 50);
         };
         let arrived = moved(&region, &to, ZeroPolicy::Drop, &live_options(codec, 2), &last);
-        assert_eq!(to.stats().huge_arrived, 2, "{codec}");
+        let context = format!("{base}, {codec}");
+        assert_eq!(to.stats().huge_arrived, 2, "{context}");
         let expected = [PAGES, PAGES, PAGES - 1, 256, 1, PAGES - 1];
-        assert_eq!([0, 1, 2, 3, 4, 5].map(|n| held(&arrived, frame(n))), expected, "{codec}");
-        assert_equal(&region, &arrived, &format!("{codec}"));
+        assert_eq!([0, 1, 2, 3, 4, 5].map(|n| held(&arrived, frame(n))), expected, "{context}");
+        assert_equal(&region, &arrived, &context);
+        // A part of a frame is evicted, and of another one discarded: what is around it stays.
+        arrived.page_out(100 * PAGE, 40 * PAGE).expect("stored");
+        for one in [&region, &arrived] {
+            one.discard((frame(1).start + 16) * PAGE, 100 * PAGE).expect("discarded");
+        }
+        assert_equal(&region, &arrived, &format!("{context}, in parts"));
         arrived.page_out(0, arrived.len()).expect("stored");
-        assert_equal(&region, &arrived, &format!("{codec}, from the store"));
+        assert_equal(&region, &arrived, &format!("{context}, from the store"));
+    }
+}
+
+#[test]
+fn content_that_comes_in_pieces_is_huge_later_if_it_is_dense() {
+    if skip_without_moves("pieces of huge frames that arrive") {
+        return;
+    }
+    for base in BasePage::ALL {
+        let (from, to) = (manager(Bytes::mib(64), BasePage::K4), manager(Bytes::mib(96), base));
+        let region = from.region(Bytes::mib(8)).create().expect("a region");
+        fill(&region, frame(0).start..frame(1).end);
+        // These are not dense.
+        fill(&region, frame(2).start..frame(2).end - 1);
+        fill(&region, frame(3).start + 9..frame(3).start + 10);
+        // All of it is owed, and comes by pieces of 256 KiB at most.
+        let options = late_options(Codec::None, 2, 0);
+        let sent = migrate_idle(&region, &to, &options, ZeroPolicy::Drop, |arrived, arrival| {
+            arrival.wait().expect("all of it");
+            assert_eq!(to.stats().huge_arrived, 0, "{base}: a thread may wait for each piece");
+            until("dense places are huge", || to.stats().huge_rebuilt >= 2);
+            assert_equal(&region, &arrived, &format!("{base}"));
+            arrived.page_out(0, arrived.len()).expect("stored");
+            assert_equal(&region, &arrived, &format!("{base}, from the store"));
+            assert_eq!(to.stats().huge_rebuilt, 2, "{base}: those alone");
+        });
+        sent.expect("sent");
     }
 }
 
