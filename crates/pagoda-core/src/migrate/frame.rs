@@ -1,9 +1,9 @@
 //! Frames: the messages of a channel after the handshake, from the sender to the receiver.
 //!
-//! A header of 48 bytes, then as many bytes of payload as it says: at most a stripe. The digest is
-//! of the content in the sender's memory, so that it covers the codec as well as the wire. Only a
-//! payload that the sender's store packed is digested as packed bytes. The digest guards against
-//! accidents; TLS guards against attackers.
+//! A header of 48 bytes, then as many bytes of payload as it says: at most a stripe. The digest
+//! ([`digest`](super::digest)) is of the content in the sender's memory, so that it covers the codec
+//! as well as the wire. Only a payload that the sender's store packed is digested as packed bytes.
+//! The digest guards against accidents; TLS guards against attackers.
 
 use super::fields::{Damaged, Put, Take};
 use super::geometry::{Extent, STRIPE_BYTES};
@@ -24,14 +24,14 @@ pub enum Body {
         extent: Extent,
         /// The length of the payload.
         packed_bytes: u32,
-        /// xxh3 of the unpacked payload.
+        /// That of the unpacked payload.
         digest: u64,
     },
     /// Pages with content, as they are. They follow, whole.
     Stored {
         /// Which pages.
         extent: Extent,
-        /// xxh3 of the payload.
+        /// That of the payload.
         digest: u64,
     },
     /// A base page as the sender's store had packed it, block by block; never with
@@ -42,7 +42,7 @@ pub enum Body {
         extent: Extent,
         /// The length of the payload.
         packed_bytes: u32,
-        /// xxh3 of the packed payload: the sender has not unpacked it.
+        /// That of the packed payload as one block: the sender has not unpacked it.
         digest: u64,
     },
     /// Pages that hold one word, other than zero, again and again. Nothing follows.

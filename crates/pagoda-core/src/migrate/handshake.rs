@@ -16,7 +16,7 @@ use crate::page::OS_PAGE;
 use crate::size::Bytes;
 
 /// The version of all that is under `migrate`. Raised whenever the meaning of a byte changes.
-pub const VERSION: u16 = 7;
+pub const VERSION: u16 = 8;
 
 /// The start of a message, so that another protocol is not taken for damage.
 const MAGIC: [u8; 8] = *b"PagodaMv";

@@ -83,6 +83,7 @@
 
 pub mod channel;
 pub mod convergence;
+pub mod digest;
 pub(crate) mod fields;
 pub mod frame;
 pub mod geometry;

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use pagoda_core::migrate::channel::Outbound;
+use pagoda_core::migrate::digest::{BLOCKS, DigestKey};
 use pagoda_core::migrate::frame::{Body, FRAME_BYTES, Frame};
 use pagoda_core::migrate::geometry::{Extent, Geometry};
 use pagoda_core::migrate::handshake::Codec;
@@ -19,7 +20,6 @@ use pagoda_core::migrate::zero::ZeroPolicy;
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
 use pagoda_linux::mem::words::zeroed_words;
-use twox_hash::XxHash3_64;
 
 use super::{Got, message};
 use crate::net::connection::Connection;
@@ -37,6 +37,9 @@ use crate::workers::Orders;
 /// Three stripes of two channels, the last of them cut within a page.
 const IMAGE: Bytes = Bytes::new((5 << 20) + 100);
 const CHANNELS: u16 = 2;
+
+/// The key of the session.
+const KEY: DigestKey = DigestKey::of_session([7; 16]);
 
 /// The most that is read of an input: it has to fit into a socket buffer, because no thread reads
 /// while it is written.
@@ -75,7 +78,7 @@ pub fn receive(input: &[u8]) -> Got {
     };
     let shown = Shown { arrivals: &image, owed: &owed };
     let apply: &dyn Apply = if is_asked { &shown } else { &unshown };
-    let shared = Shared { apply, geometry, codec, stall: STALL, progress: &progress };
+    let shared = Shared { apply, geometry, codec, key: KEY, stall: STALL, progress: &progress };
     let orders = Orders::default();
     let whole = if is_asked {
         owed.add(0..geometry.pages());
@@ -119,14 +122,16 @@ fn mended(mut rest: &[u8], codec: Codec) -> Vec<u8> {
             Body::Data { extent, packed_bytes, digest } => {
                 let mut content = vec![0; extent.len().as_usize()];
                 let unpacked = unpacker.unpack(payload, &mut content);
-                let digest = unpacked.map_or(digest, |()| XxHash3_64::oneshot(&content));
+                let digest =
+                    unpacked.map_or(digest, |()| KEY.content(extent.first(), &content, &[None; BLOCKS]));
                 outbound.frame(Body::Data { extent, packed_bytes, digest })
             }
             Body::Stored { extent, .. } => {
-                outbound.frame(Body::Stored { extent, digest: XxHash3_64::oneshot(payload) })
+                let digest = KEY.content(extent.first(), payload, &[None; BLOCKS]);
+                outbound.frame(Body::Stored { extent, digest })
             }
             Body::Packed { extent, packed_bytes, .. } => {
-                outbound.frame(Body::Packed { extent, packed_bytes, digest: XxHash3_64::oneshot(payload) })
+                outbound.frame(Body::Packed { extent, packed_bytes, digest: KEY.block(payload) })
             }
             body => outbound.frame(body),
         };

@@ -14,10 +14,9 @@ use pagoda_core::migrate::handshake::{Answer, Codec, Greeting, PROOF_BYTES, Refu
 use pagoda_core::migrate::reply::Reply;
 use pagoda_linux::codec::pack::{self, BlockPacker};
 use pagoda_linux::codec::zstd::{Compressor, DEFAULT_LEVEL};
-use twox_hash::XxHash3_64;
 
 use super::*;
-use crate::testing::{PAGE, eight_pages, extent, hello, packed};
+use crate::testing::{KEY, PAGE, digest, eight_pages, extent, hello, packed};
 
 /// An input of a target, and how far it gets.
 struct Seed {
@@ -68,17 +67,17 @@ fn channel(codec: Codec) -> Vec<u8> {
     let mut says = packed(&mut outbound, codec, extent(0, 8), &content);
     let noise: Vec<u8> = (0..PAGE as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     says.extend(
-        outbound.frame(Body::Stored { extent: extent(8, 1), digest: XxHash3_64::oneshot(&noise) }).encode(),
+        outbound.frame(Body::Stored { extent: extent(8, 1), digest: digest(extent(8, 1), &noise) }).encode(),
     );
     says.extend(noise);
     if codec != Codec::None {
         let packed = store_packed();
-        let digest = XxHash3_64::oneshot(&packed);
+        let digest = KEY.block(&packed);
         let body = Body::Packed { extent: extent(16, 16), packed_bytes: packed.len() as u32, digest };
         says.extend(outbound.frame(body).encode());
         says.extend(packed);
         let packed = store_packed_whole();
-        let digest = XxHash3_64::oneshot(&packed);
+        let digest = KEY.block(&packed);
         let body = Body::Packed { extent: extent(48, 16), packed_bytes: packed.len() as u32, digest };
         says.extend(outbound.frame(body).encode());
         says.extend(packed);

@@ -123,7 +123,7 @@ impl<'a> Lane<'a> {
         }
         for pages in room.content().runs() {
             let bytes = pages.start as usize * OS_PAGE..pages.end as usize * OS_PAGE;
-            send_pages(outlet, first + u64::from(pages.start), &room.bytes()[bytes])?;
+            send_pages(outlet, first + u64::from(pages.start), &room.bytes()[bytes], room.known())?;
         }
         Ok(())
     }

@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use pagoda_core::migrate::convergence::{Convergence, LastResort, Limits, Round, Verdict};
+use pagoda_core::migrate::digest::DigestKey;
 use pagoda_core::migrate::geometry::{Geometry, STRIPE_BYTES, STRIPE_PAGES};
 use pagoda_core::migrate::handshake::Codec;
 use pagoda_core::migrate::pages::PageSet;
@@ -99,6 +100,7 @@ pub fn send_live(
     let shared = Shared {
         geometry,
         codec: options.send.codec,
+        key: DigestKey::of_session(hello.session),
         only_if_faster: options.send.only_if_faster,
         stall: options.send.stall,
         progress: &progress,
@@ -125,7 +127,7 @@ pub fn send_live(
             reader: source.reader(options.send.codec != Codec::None).map_err(Error::Source)?,
             // A thread may wait for a page that was asked for: not for 2 MiB to be cleared as well.
             room: match channel < geometry.channels() {
-                true => Room::in_huge_page().map_err(Error::System)?,
+                true => Room::in_huge_page(shared.key).map_err(Error::System)?,
                 false => Room::default(),
             },
         });

@@ -11,6 +11,7 @@ use std::net::Shutdown;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
+use pagoda_core::migrate::digest::BLOCKS;
 use pagoda_core::migrate::geometry::{GROUP_PAGES, Geometry, STRIPE_PAGES};
 use pagoda_core::migrate::handshake::Codec;
 use pagoda_core::migrate::pages::{PageSet, StripePages};
@@ -292,7 +293,7 @@ impl<'a> Lane<'a> {
                 for part in base.and(pages).runs() {
                     let at = (part.start - run.start) as usize * OS_PAGE;
                     let bytes = at..at + part.len() * OS_PAGE;
-                    send_pages(outlet, first + u64::from(part.start), &unpacked[bytes])?;
+                    send_pages(outlet, first + u64::from(part.start), &unpacked[bytes], &[None; BLOCKS])?;
                 }
                 Ok(())
             };
@@ -305,7 +306,7 @@ impl<'a> Lane<'a> {
         read.map_err(Error::Source)?;
         for run in room.content().and(left).runs() {
             let bytes = run.start as usize * OS_PAGE..run.end as usize * OS_PAGE;
-            send_pages(outlet, first + u64::from(run.start), &room.bytes()[bytes])?;
+            send_pages(outlet, first + u64::from(run.start), &room.bytes()[bytes], room.known())?;
         }
         if left.without(room.content()).is_empty() {
             Ok(())

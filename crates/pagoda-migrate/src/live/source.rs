@@ -3,11 +3,13 @@
 use std::io;
 use std::ops::Range;
 
+use pagoda_core::migrate::digest::{BLOCK_BYTES, BLOCKS, DigestKey, KnownBlocks};
 use pagoda_core::migrate::geometry::STRIPE_BYTES;
 use pagoda_core::migrate::pages::{PageSet, StripePages};
-use pagoda_core::page::HUGE_FRAME;
+use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
 use pagoda_core::size::Bytes;
 use pagoda_linux::mem::huge_frames::HugeFrames;
+use pagoda_linux::mem::zero_scan::repeated_word;
 
 /// Memory that is written while it is sent. It promises to the receiver: after the last
 /// [`collect`](Self::collect) a reader hands out each page whose content changed since a reader
@@ -58,12 +60,23 @@ pub trait LiveReader: Send {
     fn read(&mut self, first: u64, room: &mut Room, packed: &mut TakePacked<'_>) -> io::Result<()>;
 }
 
+/// Pages of a block.
+const BLOCK_PAGES: u32 = (BLOCK_BYTES / OS_PAGE) as u32;
+
+/// The block of a page of a stripe.
+const fn block_of(page: u32) -> usize {
+    (page / BLOCK_PAGES) as usize
+}
+
 /// A stripe's pages: which are wanted, and then which are there.
 #[derive(Debug)]
 pub struct Room {
     content: StripePages,
     zero: StripePages,
     bytes: Memory,
+    /// Whether blocks are digested as they are read, and the digests so far.
+    key: Option<DigestKey>,
+    known: KnownBlocks,
 }
 
 #[derive(Debug)]
@@ -74,25 +87,29 @@ enum Memory {
 
 impl Default for Room {
     fn default() -> Self {
-        let bytes = Memory::Small(vec![0; STRIPE_BYTES]);
-        Self { content: StripePages::default(), zero: StripePages::default(), bytes }
+        Self::in_memory(Memory::Small(vec![0; STRIPE_BYTES]), None)
     }
 }
 
 impl Room {
-    /// In a huge page, where the kernel has one: one fault in place of 512.
+    fn in_memory(bytes: Memory, key: Option<DigestKey>) -> Self {
+        let (content, zero) = (StripePages::default(), StripePages::default());
+        Self { content, zero, bytes, key, known: [None; BLOCKS] }
+    }
+
+    /// In a huge page, where the kernel has one: one fault in place of 512. Blocks that are read as
+    /// a whole are digested with `key`.
     ///
     /// # Errors
     /// Those of mmap(2).
-    pub fn in_huge_page() -> io::Result<Self> {
+    pub fn in_huge_page(key: DigestKey) -> io::Result<Self> {
         const _: () = assert!(STRIPE_BYTES == HUGE_FRAME);
-        let bytes = Memory::Huge(HugeFrames::untouched(1, true)?);
-        Ok(Self { content: StripePages::default(), zero: StripePages::default(), bytes })
+        Ok(Self::in_memory(Memory::Huge(HugeFrames::untouched(1, true)?), Some(key)))
     }
 
     /// Begins a stripe: `content` is wanted, and `zero` is known to be zero.
     pub fn begin(&mut self, content: StripePages, zero: StripePages) {
-        (self.content, self.zero) = (content, zero);
+        (self.content, self.zero, self.known) = (content, zero, [None; BLOCKS]);
     }
     /// The pages whose content is wanted, and in the end those whose content is there.
     #[must_use]
@@ -115,14 +132,33 @@ impl Room {
     /// The bytes of `pages`, whose content this is from now on. Panics if they reach beyond the
     /// stripe.
     pub fn put(&mut self, pages: Range<u32>) -> &mut [u8] {
-        const PAGE: usize = pagoda_core::page::OS_PAGE;
+        self.known[block_of(pages.start)..=block_of(pages.end - 1)].fill(None);
         self.content.add(pages.clone());
         self.remove_zero(pages.clone());
         let bytes = match &mut self.bytes {
             Memory::Small(bytes) => &mut bytes[..],
             Memory::Huge(frame) => frame.bytes(),
         };
-        &mut bytes[pages.start as usize * PAGE..pages.end as usize * PAGE]
+        &mut bytes[pages.start as usize * OS_PAGE..pages.end as usize * OS_PAGE]
+    }
+    /// The same, of pages that `read` reads, block by block: each one is digested while a processor
+    /// has it in its cache.
+    pub fn read(&mut self, pages: Range<u32>, mut read: impl FnMut(Range<u32>, &mut [u8])) {
+        let mut at = pages.start;
+        while at < pages.end {
+            let part = at..pages.end.min((block_of(at) as u32 + 1) * BLOCK_PAGES);
+            (at, _) = (part.end, read(part.clone(), self.put(part.clone())));
+            let Some(key) = self.key.filter(|_| part.len() == BLOCK_PAGES as usize) else { continue };
+            let bytes = &self.bytes()[part.start as usize * OS_PAGE..part.end as usize * OS_PAGE];
+            // A page of zeroes or of one word is sent otherwise, and cuts its block.
+            let is_content = bytes.chunks(OS_PAGE).all(|page| repeated_word(page).is_none());
+            self.known[block_of(part.start)] = is_content.then(|| key.block(bytes));
+        }
+    }
+    /// The known digests of its blocks.
+    #[must_use]
+    pub const fn known(&self) -> &KnownBlocks {
+        &self.known
     }
     /// `pages` are elsewhere, and not wanted any more.
     pub fn leave_out(&mut self, pages: Range<u32>) {

@@ -8,15 +8,14 @@ use pagoda_core::migrate::channel::Outbound;
 use pagoda_core::migrate::frame::Body;
 use pagoda_core::migrate::geometry::Extent;
 use pagoda_core::migrate::handshake::{Codec, Refusal};
-use twox_hash::XxHash3_64;
 
 use super::*;
 use crate::testing::late::{Late, Sender, receive_all, receive_from};
-use crate::testing::{PAGE, extent, options, token};
+use crate::testing::{PAGE, digest, extent, options, token};
 
 fn stored(extent: Extent, byte: u8) -> (Body, Vec<u8>) {
     let content = vec![byte; extent.len().as_usize()];
-    (Body::Stored { extent, digest: XxHash3_64::oneshot(&content) }, content)
+    (Body::Stored { extent, digest: digest(extent, &content) }, content)
 }
 
 #[test]

@@ -14,8 +14,8 @@ use crate::net::endpoint::Endpoint;
 use crate::receive::destination::{Destination, ImageDestination, MemoryDestination};
 use crate::testing::tampering::Tampering;
 use crate::testing::{
-    IMAGE, PAGE, connect, eight_pages, extent, hello, is_damaged, is_lost, is_violation, options, owes,
-    packed, receive_from,
+    IMAGE, PAGE, connect, digest, eight_pages, extent, hello, is_damaged, is_lost, is_violation, options,
+    owes, packed, receive_from,
 };
 use crate::wire::codec::Packer;
 
@@ -81,7 +81,7 @@ fn malices() -> Vec<Malice> {
         malice("a commit without an end", [sync(0, 1, 0), frame(1, Body::Commit)].concat(), is_violation),
         malice("a switch without an end", [sync(0, 1, 0), frame(1, Body::Switch)].concat(), is_violation),
         malice("a half frame", frame(0, zero(0, 1))[..20].to_vec(), is_lost),
-        malice("a half payload", stored(XxHash3_64::oneshot(&page))[..FRAME_BYTES + 9].to_vec(), |e| {
+        malice("a half payload", stored(digest(extent(0, 1), &page))[..FRAME_BYTES + 9].to_vec(), |e| {
             matches!(e, Error::Lost { .. })
         }),
         malice("an end, and nothing of the other channel", [sync(0, 1, 0), end(1)].concat(), |e| {
@@ -139,7 +139,7 @@ fn bombs() -> Vec<Malice> {
         let body = Body::Data {
             extent: extent(0, 1),
             packed_bytes: len as u32,
-            digest: XxHash3_64::oneshot(&zeroes[..PAGE]),
+            digest: digest(extent(0, 1), &zeroes[..PAGE]),
         };
         let says = [frame(0, body), packed[..len].to_vec()].concat();
         all.push(Malice { what: "a bomb", codec, says, is_noticed: is_damaged });

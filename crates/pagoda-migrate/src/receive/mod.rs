@@ -20,6 +20,7 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread;
 
 use pagoda_core::migrate::channel::Violation;
+use pagoda_core::migrate::digest::DigestKey;
 use pagoda_core::migrate::handshake::Hello;
 use pagoda_core::migrate::pages::PageSet;
 use pagoda_core::migrate::received::{ReceivedMap, words_for};
@@ -134,7 +135,8 @@ fn receive_to_commit(
         ends: OnceLock::new(),
     };
     let (codec, stall) = (hello.codec, options.stall);
-    let shared = Shared { apply: &apply, geometry, codec, stall, progress: &progress };
+    let key = DigestKey::of_session(hello.session);
+    let shared = Shared { apply: &apply, geometry, codec, key, stall, progress: &progress };
     let askers = connections.split_off(usize::from(geometry.channels()));
     let closers: Vec<_> =
         connections.iter().map(Connection::closer).collect::<Result<_, _>>().map_err(Error::System)?;

@@ -12,6 +12,7 @@ use std::thread;
 use std::time::Instant;
 
 use pagoda_core::migrate::channel::Violation;
+use pagoda_core::migrate::digest::DigestKey;
 use pagoda_core::migrate::geometry::{Extent, STRIPE_PAGES};
 use pagoda_core::migrate::missing::{MISSING_BYTES, Missing};
 use pagoda_core::migrate::pages::PageSet;
@@ -252,7 +253,8 @@ impl Arriving<'_> {
         let (geometry, codec, stall) =
             (self.way.hello.geometry, self.way.hello.codec, self.way.options.stall);
         let apply = Shown { arrivals: self.arrivals, owed: self.owed };
-        let shared = &Shared { apply: &apply, geometry, codec, stall, progress: self.progress };
+        let key = DigestKey::of_session(self.way.hello.session);
+        let shared = &Shared { apply: &apply, geometry, codec, key, stall, progress: self.progress };
         let orders = &workers::Orders::default();
         orders.hurry();
         let (left, wants) = (&AtomicUsize::new(streams.len()), self.arrivals.wants());

@@ -11,12 +11,11 @@ use pagoda_core::migrate::geometry::{Geometry, IMAGE_MOST};
 use pagoda_core::migrate::handshake::{ANSWER_BYTES, Answer, Codec, GREETING_BYTES, Hello, Refusal, VERSION};
 use pagoda_core::migrate::zero::ZeroPolicy;
 use pagoda_linux::procfs::pagemap::{PagemapScanner, Presence};
-use twox_hash::XxHash3_64;
 
 use super::*;
 use crate::net::endpoint::Endpoint;
 use crate::receive::destination::{ImageDestination, MemoryDestination};
-use crate::testing::{IMAGE, PAGE, connect, extent, hello, options, receive_from};
+use crate::testing::{IMAGE, PAGE, connect, digest, extent, hello, options, receive_from};
 
 /// A whole sender of one channel: rounds of runs of pages, each of one byte.
 fn send_rounds(to: &Endpoint, rounds: &[&[(u64, u32, u8)]]) {
@@ -28,7 +27,7 @@ fn send_rounds(to: &Endpoint, rounds: &[&[(u64, u32, u8)]]) {
             let body = match byte {
                 0 => Body::Zero { extent },
                 byte if byte % 2 == 0 => Body::Filled { extent, word: [byte; 8] },
-                _ => Body::Stored { extent, digest: XxHash3_64::oneshot(&content) },
+                _ => Body::Stored { extent, digest: digest(extent, &content) },
             };
             connection.send(&outbound.frame(body).encode()).expect("sent");
             if byte % 2 == 1 {

@@ -14,6 +14,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use pagoda_core::migrate::channel::Outbound;
+use pagoda_core::migrate::digest::DigestKey;
 use pagoda_core::migrate::frame::FRAME_BYTES;
 use pagoda_core::migrate::geometry::{Geometry, STRIPE_BYTES};
 use pagoda_core::migrate::handshake::{Codec, Hello, PROOF_BYTES};
@@ -97,6 +98,7 @@ pub fn send(
     let shared = Shared {
         geometry,
         codec: options.codec,
+        key: DigestKey::of_session(hello.session),
         only_if_faster: options.only_if_faster,
         stall: options.stall,
         progress: &progress,

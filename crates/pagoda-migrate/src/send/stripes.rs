@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::ops::Range;
 
+use pagoda_core::migrate::digest::{BLOCKS, KnownBlocks};
 use pagoda_core::migrate::geometry::{Extent, STRIPE_BYTES};
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
@@ -75,7 +76,7 @@ fn piece(
     let in_image = (bytes.end.min(outlet.geometry().image().get()) - bytes.start) as usize;
     read(source, bytes.start, &mut room[..in_image])?;
     room[in_image..len].fill(0);
-    send_pages(outlet, bytes.start / PAGE, &room[..len])
+    send_pages(outlet, bytes.start / PAGE, &room[..len], &[None; BLOCKS])
 }
 
 fn read(source: &dyn Source, offset: u64, into: &mut [u8]) -> Result<(), Error> {
@@ -86,15 +87,21 @@ fn read(source: &dyn Source, offset: u64, into: &mut [u8]) -> Result<(), Error> 
     })
 }
 
-/// Sends pages of one stripe, from `first` on, each as zero, filled or content.
-pub(crate) fn send_pages(outlet: &mut Outlet<'_>, first: u64, content: &[u8]) -> Result<(), Error> {
+/// Sends pages of one stripe, from `first` on, each as zero, filled or content. The digests of some
+/// of its blocks are `known`.
+pub(crate) fn send_pages(
+    outlet: &mut Outlet<'_>,
+    first: u64,
+    content: &[u8],
+    known: &KnownBlocks,
+) -> Result<(), Error> {
     let pages: Vec<Option<[u8; 8]>> = content.chunks(OS_PAGE).map(repeated_word).collect();
     let mut from = 0;
     for run in pages.chunk_by(|one, next| one == next) {
         let Some(extent) = Extent::new(first + from as u64, run.len() as u32) else { break };
         match run[0] {
             Some(word) => outlet.repeated(extent, word)?,
-            None => outlet.content(extent, &content[from * OS_PAGE..(from + run.len()) * OS_PAGE])?,
+            None => outlet.content(extent, &content[from * OS_PAGE..(from + run.len()) * OS_PAGE], known)?,
         }
         from += run.len();
     }

@@ -8,11 +8,11 @@ use std::thread;
 use std::time::Duration;
 
 use pagoda_core::migrate::channel::{Outbound, Violation};
+use pagoda_core::migrate::digest::{BLOCKS, DigestKey};
 use pagoda_core::migrate::frame::Body;
 use pagoda_core::migrate::geometry::{Extent, Geometry};
 use pagoda_core::migrate::handshake::{Codec, Hello, PROOF_BYTES};
 use pagoda_core::size::Bytes;
-use twox_hash::XxHash3_64;
 
 use crate::error::Error;
 use crate::net::connection::Connection;
@@ -28,6 +28,10 @@ use crate::{ReceiveOptions, receive};
 
 pub(crate) const IMAGE: Bytes = Bytes::mib(8);
 pub(crate) const PAGE: usize = 4096;
+
+/// The session of all tests, and the key of its digests.
+const SESSION: [u8; 16] = [7; 16];
+pub(crate) const KEY: DigestKey = DigestKey::of_session(SESSION);
 
 /// Long enough for a busy machine where nothing should stall.
 const STALL: Duration = Duration::from_secs(20);
@@ -57,7 +61,7 @@ pub(crate) fn hello(codec: Codec, channels: u16, channel: u16) -> Hello {
     let geometry = Geometry::new(IMAGE, channels).expect("a geometry");
     let (nonce, proof) = ([0; PROOF_BYTES], [0; PROOF_BYTES]);
     let (switches, attempt, resumes) = (false, 0, false);
-    Hello { session: [7; 16], geometry, channel, switches, attempt, resumes, codec, nonce, proof }
+    Hello { session: SESSION, geometry, channel, switches, attempt, resumes, codec, nonce, proof }
 }
 
 pub(crate) fn connect(to: &Endpoint, hello: Hello) -> Result<Connection, Error> {
@@ -88,6 +92,11 @@ pub(crate) fn extent(first: u64, count: u32) -> Extent {
     Extent::new(first, count).expect("an extent")
 }
 
+/// The digest of content in the session of all tests.
+pub(crate) fn digest(extent: Extent, content: &[u8]) -> u64 {
+    KEY.content(extent.first(), content, &[None; BLOCKS])
+}
+
 /// Eight pages that can be packed.
 pub(crate) fn eight_pages() -> Vec<u8> {
     (0..8 * PAGE).map(|i| (i / 5) as u8).collect()
@@ -95,7 +104,7 @@ pub(crate) fn eight_pages() -> Vec<u8> {
 
 /// A sender's frame of `content`, packed if that makes it smaller.
 pub(crate) fn packed(outbound: &mut Outbound, codec: Codec, extent: Extent, content: &[u8]) -> Vec<u8> {
-    let (digest, mut packed) = (XxHash3_64::oneshot(content), vec![0; content.len()]);
+    let (digest, mut packed) = (digest(extent, content), vec![0; content.len()]);
     let (body, payload) = match Packer::new(codec).expect("memory").pack(content, &mut packed) {
         Some(len) => (Body::Data { extent, packed_bytes: len as u32, digest }, &packed[..len]),
         None => (Body::Stored { extent, digest }, content),

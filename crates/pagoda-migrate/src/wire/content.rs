@@ -4,11 +4,10 @@
 //! not shown yet. Content is worth nothing before its check. This module must never read beyond one
 //! frame's payload.
 
-use std::hash::Hasher;
 use std::io::{self, BufReader, ErrorKind, Read};
 use std::time::Duration;
 
-use twox_hash::XxHash3_64;
+use pagoda_core::migrate::digest::ContentDigest;
 
 use crate::error::Error;
 use crate::net::connection::{Connection, lost};
@@ -52,10 +51,7 @@ pub(crate) enum Origin<'a> {
 pub(crate) struct Arriving<'a> {
     origin: Origin<'a>,
     left: usize,
-    /// The digest of content that was read in parts, and of content that was read as one: that
-    /// takes half as long.
-    of_parts: Option<XxHash3_64>,
-    of_all: u64,
+    digest: ContentDigest,
     wanted: u64,
     is_checked: bool,
     channel: u16,
@@ -65,18 +61,15 @@ pub(crate) struct Arriving<'a> {
 }
 
 impl<'a> Arriving<'a> {
-    pub(crate) fn new(origin: Origin<'a>, len: usize, wanted: u64, channel: u16, stall: Duration) -> Self {
-        Self {
-            origin,
-            left: len,
-            of_parts: None,
-            of_all: 0,
-            wanted,
-            is_checked: false,
-            channel,
-            stall,
-            failed: None,
-        }
+    /// Content of `len` bytes, whose `digest` is to become `wanted`.
+    pub(crate) fn new(
+        origin: Origin<'a>,
+        len: usize,
+        (digest, wanted): (ContentDigest, u64),
+        channel: u16,
+        stall: Duration,
+    ) -> Self {
+        Self { origin, left: len, digest, wanted, is_checked: false, channel, stall, failed: None }
     }
 
     /// The outcome of applying it: an error of the content itself comes first. A destination that
@@ -108,19 +101,26 @@ impl Content for Arriving<'_> {
             return Ok(());
         }
         let (channel, stall) = (self.channel, self.stall);
+        let digest = &mut self.digest;
         let read = match &mut self.origin {
-            Origin::Wire(input) => input.read_exact(into).map_err(|error| lost(channel, stall, error)),
+            // Block by block: each is digested while the processor has it in its cache.
+            Origin::Wire(input) => (|| {
+                let mut rest = &mut *into;
+                while !rest.is_empty() {
+                    let (part, behind) = rest.split_at_mut(digest.part().min(rest.len()));
+                    input.read_exact(part).map_err(|error| lost(channel, stall, error))?;
+                    digest.add(part);
+                    rest = behind;
+                }
+                Ok(())
+            })(),
             Origin::Packed(unpacker, packed) => {
-                unpacker.unpack(packed, into).ok_or(Error::Damaged { channel })
+                let unpacked = unpacker.unpack(packed, into).ok_or(Error::Damaged { channel });
+                unpacked.inspect(|()| digest.add(into))
             }
         };
         read.map_err(|error| self.fail(error))?;
         self.left -= into.len();
-        match &mut self.of_parts {
-            Some(digest) => digest.write(into),
-            None if self.left == 0 => self.of_all = XxHash3_64::oneshot(into),
-            None => self.of_parts.insert(XxHash3_64::new()).write(into),
-        }
         Ok(())
     }
 
@@ -129,7 +129,7 @@ impl Content for Arriving<'_> {
         if self.failed.is_some() {
             return Err(ErrorKind::InvalidData.into());
         }
-        match self.of_parts.as_ref().map_or(self.of_all, Hasher::finish) == self.wanted {
+        match self.digest.finish() == self.wanted {
             true => {
                 self.is_checked = true;
                 Ok(())

@@ -10,6 +10,7 @@ use std::io::{BufReader, ErrorKind, Read};
 use std::time::Duration;
 
 use pagoda_core::migrate::channel::{Inbound, Violation};
+use pagoda_core::migrate::digest::{ContentDigest, DigestKey};
 use pagoda_core::migrate::frame::{Body, FRAME_BYTES, Frame, PAYLOAD_MOST};
 use pagoda_core::migrate::geometry::{Extent, Geometry, STRIPE_BYTES};
 use pagoda_core::migrate::handshake::Codec;
@@ -18,7 +19,6 @@ use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
 use pagoda_core::size::Bytes;
 use pagoda_linux::codec::pack::PageUnpacker;
 use pagoda_linux::mem::huge_frames::HugeFrames;
-use twox_hash::XxHash3_64;
 
 use crate::error::Error;
 use crate::net::connection::{Connection, lost};
@@ -36,6 +36,7 @@ pub(crate) struct Shared<'a> {
     pub(crate) apply: &'a dyn Apply,
     pub(crate) geometry: Geometry,
     pub(crate) codec: Codec,
+    pub(crate) key: DigestKey,
     pub(crate) stall: Duration,
     pub(crate) progress: &'a Progress,
 }
@@ -244,7 +245,7 @@ impl<'a> Inlet<'a> {
         let packed = &self.payload[..packed_bytes];
         let content = &mut self.content[..extent.len().as_usize()];
         let is_right = self.shared.codec != Codec::None
-            && XxHash3_64::oneshot(packed) == digest
+            && self.shared.key.block(packed) == digest
             && self.stored.unpack(packed, content).is_some();
         if !is_right {
             return Err(damaged);
@@ -283,7 +284,8 @@ fn receive(
     room: &mut [u8],
 ) -> Result<(), Error> {
     let len = extent.len().as_usize();
-    let mut arriving = Arriving::new(origin, len, digest, channel, shared.stall);
+    let of_ours = ContentDigest::new(shared.key, extent.first(), len);
+    let mut arriving = Arriving::new(origin, len, (of_ours, digest), channel, shared.stall);
     let received = shared.apply.receive(channel, extent, &mut arriving, &mut room[..len]);
     arriving.explain(received)?;
     shared.progress.add(Count::Data, u64::from(extent.count()));

@@ -8,6 +8,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use pagoda_core::migrate::channel::Outbound;
+use pagoda_core::migrate::digest::{DigestKey, KnownBlocks};
 use pagoda_core::migrate::frame::{Body, FRAME_BYTES, Frame};
 use pagoda_core::migrate::geometry::{Extent, Geometry, STRIPE_BYTES, StripeList};
 use pagoda_core::migrate::handshake::Codec;
@@ -17,7 +18,6 @@ use pagoda_core::migrate::rate::Line;
 use pagoda_core::migrate::reply::{REPLY_BYTES, Reply};
 use pagoda_core::size::Bytes;
 use pagoda_linux::process::thread::now_ns;
-use twox_hash::XxHash3_64;
 
 use crate::error::Error;
 use crate::net::connection::{Connection, lost};
@@ -46,6 +46,7 @@ const REASON: Duration = Duration::from_secs(1);
 pub(crate) struct Shared<'a> {
     pub(crate) geometry: Geometry,
     pub(crate) codec: Codec,
+    pub(crate) key: DigestKey,
     pub(crate) only_if_faster: bool,
     pub(crate) stall: Duration,
     pub(crate) progress: &'a Progress,
@@ -119,11 +120,16 @@ impl<'a> Outlet<'a> {
         }
     }
 
-    /// Sends pages with their content.
-    pub(crate) fn content(&mut self, extent: Extent, content: &[u8]) -> Result<(), Error> {
+    /// Sends pages with their content, of which some blocks' digests are `known`.
+    pub(crate) fn content(
+        &mut self,
+        extent: Extent,
+        content: &[u8],
+        known: &KnownBlocks,
+    ) -> Result<(), Error> {
         self.shared.progress.add(Count::Data, u64::from(extent.count()));
         let started_ns = now_ns();
-        let digest = XxHash3_64::oneshot(content);
+        let digest = self.shared.key.content(extent.first(), content, known);
         let worth = content.len() - (content.len() >> WORTH_SHIFT);
         let len = match &self.packing {
             Some(packing) if !packing.packs() => None,
@@ -148,8 +154,8 @@ impl<'a> Outlet<'a> {
     /// Sends a base page as a store has packed it.
     pub(crate) fn packed(&mut self, extent: Extent, packed: &[u8]) -> Result<(), Error> {
         self.shared.progress.add(Count::Packed, u64::from(extent.count()));
-        let body =
-            Body::Packed { extent, packed_bytes: packed.len() as u32, digest: XxHash3_64::oneshot(packed) };
+        let digest = self.shared.key.block(packed);
+        let body = Body::Packed { extent, packed_bytes: packed.len() as u32, digest };
         self.frame(body, packed)
     }
 

@@ -181,9 +181,10 @@ impl LiveReader for RegionReader<'_> {
             }
         }
         for run in inside.runs() {
-            let offset = (first + u64::from(run.start)) as usize * OS_PAGE;
             // A page that is written meanwhile was protected before, and shows at the next look.
-            self.source.memory.copy_at(offset, room.put(run));
+            room.read(run, |pages, into| {
+                self.source.memory.copy_at((first + u64::from(pages.start)) as usize * OS_PAGE, into);
+            });
         }
         let told = |run: Range<u32>| first + u64::from(run.start)..first + u64::from(run.end);
         room.content().runs().for_each(|run| self.source.told.add(told(run)));
