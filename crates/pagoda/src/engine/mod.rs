@@ -196,6 +196,8 @@ pub(crate) struct Engine {
     pub(crate) serving_since_ns: [AtomicU64; HANDLERS_MAX],
     /// The same of one thread that waits for its own fault, if any does.
     pub(crate) own_fault_since_ns: AtomicU64,
+    /// When the store refused content last, and why. An innermost lock.
+    pub(crate) refusal: Mutex<Option<(u64, StopReason)>>,
     /// Told when a library's budget is passed.
     pub(crate) on_exhausted: Option<OnExhausted>,
     pub(crate) stop_hook: StopHook,
@@ -278,6 +280,7 @@ impl Engine {
             events_wait: AtomicBool::new(false),
             serving_since_ns: [const { AtomicU64::new(0) }; HANDLERS_MAX],
             own_fault_since_ns: AtomicU64::new(0),
+            refusal: Mutex::new(None),
             on_exhausted: None,
             stop_hook,
         }

@@ -3,6 +3,7 @@
 //! Its work is `reclaim`'s steps; here is when to do them and when to give up. It must never hold
 //! anything while it waits.
 
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use pagoda_core::budget::balance::{Balance, Refaults};
@@ -315,7 +316,7 @@ impl Engine {
                     trouble.end();
                 }
                 let limit = self.store_memory_limit().get();
-                match (self.store.spill(Bytes::new(limit - limit / 16)), error) {
+                let reason = match (self.store.spill(Bytes::new(limit - limit / 16)), error) {
                     (Ok(freed), _) if freed > Bytes::ZERO => return,
                     (Err(PutError::Io { source }), _) | (_, PutError::Io { source }) => {
                         StopReason::StoreWrite(Errno(source.raw_errno()))
@@ -324,7 +325,9 @@ impl Engine {
                         StopReason::StoreWrite(Errno(source.raw_errno()))
                     }
                     _ => StopReason::StoreFull,
-                }
+                };
+                *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some((ran_ns(), reason));
+                reason
             }
         };
         self.count_trouble(reason, trouble);
@@ -363,6 +366,14 @@ impl Engine {
         is_more
     }
 
+    /// The reason to stop where memory is short: that of the store, if it has refused content in
+    /// the last so many nanoseconds, since what it refuses stays, too.
+    pub(crate) fn why_short(&self, within_ns: u64) -> StopReason {
+        let refusal = *self.refusal.lock().unwrap_or_else(PoisonError::into_inner);
+        let recent = refusal.filter(|(at_ns, _)| ran_ns().saturating_sub(*at_ns) < within_ns);
+        recent.map_or_else(|| self.nothing_evictable(), |(_, reason)| reason)
+    }
+
     /// The reason to stop where nothing can be evicted, by the kinds of memory that are left alone.
     pub(crate) fn nothing_evictable(&self) -> StopReason {
         StopReason::NothingEvictable(Immovable::of(&self.counters.snapshot()))
@@ -385,7 +396,7 @@ impl Engine {
             if !lacks {
                 trouble.since_ns = None;
             } else if trouble.patience.is_over(self.give_up_ns) {
-                self.stop(reason);
+                self.stop(if refused { reason } else { self.why_short(self.give_up_ns) });
             }
         } else if !self.lacks_memory() || may_be_beyond && self.measures_more(trouble) {
             trouble.since_ns = None;

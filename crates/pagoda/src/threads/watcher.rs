@@ -322,7 +322,7 @@ impl Engine {
                 // A few movable pages may be evicted and refault all the while, so that reclaim
                 // never sees that they are not enough.
                 let is_short = self.free() < self.marks().min;
-                self.stop(if is_short { self.nothing_evictable() } else { StopReason::HandlerStuck });
+                self.stop(if is_short { self.why_short(STUCK_NS) } else { StopReason::HandlerStuck });
             }
         }
     }

@@ -40,6 +40,8 @@ fn a_fault_that_is_in_service_for_too_long_ends_the_process_with_the_reason() {
         Some(StopReason::NothingEvictable(Immovable::IN_USE)),
         "there is no memory to serve it with"
     );
+    *engine.refusal.lock().expect("a lock") = Some((ran_ns(), StopReason::StoreFull));
+    assert_eq!(verdict(&engine), Some(StopReason::StoreFull), "the store has refused what could leave");
     engine.note_fork_goes_on();
     assert_eq!(verdict(&engine), None, "it waits for a fork, which gets on");
 }
