@@ -17,7 +17,8 @@
 //!    `store`
 //! 5. a zone's change of size; the zones, their turns and reclaimers, and huge frames; the scanner
 //!    of huge pages; the lists of protected pages and of limits; the list of owners, then the
-//!    migration of one of them; the list of owed pages, then the requests for them; the helpers,
+//!    migration of one of them; the list of owed pages, then the requests for them; that of
+//!    slowed pages, then the faults that wait; the helpers,
 //!    then the readahead of a file; the reader of memory that is empty in children; the writes of a
 //!    file, one at a time (held while the disk writes, perhaps with an entry's busy bit, never with
 //!    the gate), then the known state of that file
@@ -74,7 +75,7 @@ use crate::store::TieredStore;
 use crate::table::Table;
 
 #[cfg(feature = "migrate")]
-use crate::state::owed::Owed;
+use crate::state::{owed::Owed, slowed::Slowed};
 
 /// The hook that ends the process (or, in a test, the engine) when it can't go on.
 pub(crate) type StopHook = fn(StopReason) -> !;
@@ -118,6 +119,9 @@ pub(crate) struct Engine {
     /// Pages that arrive later.
     #[cfg(feature = "migrate")]
     pub(crate) owed: Owed,
+    /// Pages whose faults slow their threads down.
+    #[cfg(feature = "migrate")]
+    pub(crate) slowed: Slowed,
     pub(crate) counters: Arc<Counters>,
     /// The trace of single faults and evictions, if there is one.
     pub(crate) trace: Option<Tracer>,
@@ -238,6 +242,8 @@ impl Engine {
             has_huge: AtomicBool::new(false),
             #[cfg(feature = "migrate")]
             owed: Owed::default(),
+            #[cfg(feature = "migrate")]
+            slowed: Slowed::default(),
             counters,
             trace: None,
             pins: Pins::default(),

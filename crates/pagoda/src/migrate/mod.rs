@@ -29,6 +29,7 @@
 //!     downtime: Duration::from_millis(300),
 //!     rounds: 30,
 //!     otherwise: Otherwise::StopForLonger,
+//!     slow_most_percent: LiveOptions::SLOW_MOST_PERCENT,
 //! };
 //! let to = "tcp://127.0.0.1:7000".parse()?;
 //! let moved = region.migrate_to(&to, &options, &mut Guest, &mut |_, _| {
@@ -47,6 +48,7 @@ mod install;
 mod landing;
 mod place;
 mod reader;
+mod slow;
 pub(crate) mod source;
 
 use std::ops::ControlFlow;
