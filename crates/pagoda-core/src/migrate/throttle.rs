@@ -18,8 +18,8 @@ pub const WAIT_MOST_NS: u64 = 10_000_000;
 /// The shortest: a timer and two wake-ups take a third of it.
 pub const WAIT_LEAST_NS: u64 = 200_000;
 
-/// How much a thread may have waited too long and not owe again: a machine that stood still must not
-/// end the throttle.
+/// How much of what a thread has waited too long is taken off its next waits: a machine that stood
+/// still must not end the throttle.
 const CREDIT_MOST_NS: i64 = 100_000_000;
 
 /// Pages are chosen so that the faults of one thread would wait this long each. With up to twenty

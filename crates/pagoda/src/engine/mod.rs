@@ -65,6 +65,7 @@ use crate::state::limits::Limits;
 use crate::state::pending::{HANDLERS_MAX, Recent};
 use crate::state::pins::Pins;
 use crate::state::placement::Placement;
+use crate::state::slowed::Slowed;
 use crate::state::store_share::StoreShare;
 use crate::state::touch_streams::Around;
 use crate::state::wakeup::Bell;
@@ -75,7 +76,7 @@ use crate::store::TieredStore;
 use crate::table::Table;
 
 #[cfg(feature = "migrate")]
-use crate::state::{owed::Owed, slowed::Slowed};
+use crate::state::owed::Owed;
 
 /// The hook that ends the process (or, in a test, the engine) when it can't go on.
 pub(crate) type StopHook = fn(StopReason) -> !;
@@ -120,7 +121,6 @@ pub(crate) struct Engine {
     #[cfg(feature = "migrate")]
     pub(crate) owed: Owed,
     /// Pages whose faults slow their threads down.
-    #[cfg(feature = "migrate")]
     pub(crate) slowed: Slowed,
     pub(crate) counters: Arc<Counters>,
     /// The trace of single faults and evictions, if there is one.
@@ -242,7 +242,6 @@ impl Engine {
             has_huge: AtomicBool::new(false),
             #[cfg(feature = "migrate")]
             owed: Owed::default(),
-            #[cfg(feature = "migrate")]
             slowed: Slowed::default(),
             counters,
             trace: None,

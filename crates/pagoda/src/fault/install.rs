@@ -74,9 +74,15 @@ impl Engine {
         MovedIn { done, copied: Granules::NONE, stop }
     }
 
-    /// The same as [`move_in`](Self::move_in), with those of `clean` by copies: the next write to each
-    /// of them is seen by the region's migration.
-    pub(super) fn move_in_tracked(&self, page: &Page, slot: &Slot, want: Granules, clean: Granules) -> MovedIn {
+    /// As [`move_in`](Self::move_in), with those of `clean` by copies: the next write to each is
+    /// seen by the region's migration.
+    pub(super) fn move_in_tracked(
+        &self,
+        page: &Page,
+        slot: &Slot,
+        want: Granules,
+        clean: Granules,
+    ) -> MovedIn {
         let mut copied = Granules::NONE;
         for (from, to) in want.and(clean).runs() {
             let at = page.addresses(from, to);

@@ -24,7 +24,6 @@ mod install;
 #[cfg_attr(not(feature = "migrate"), path = "owed_none.rs")]
 pub(crate) mod owed;
 pub(crate) mod readahead;
-#[cfg_attr(not(feature = "migrate"), path = "slowed_none.rs")]
 pub(crate) mod slowed;
 mod staged;
 mod stored;

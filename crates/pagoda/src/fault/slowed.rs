@@ -48,8 +48,7 @@ impl Engine {
         table.find(page.start()).is_some_and(|span| {
             let at = table.page_at(span, page.start());
             let word = span.word(at.index);
-            matches!(word.backing(), Backing::Slot(_))
-                && !word.resident().has(at.granule_of(page.start()))
+            matches!(word.backing(), Backing::Slot(_)) && !word.resident().has(at.granule_of(page.start()))
         })
     }
 
@@ -61,12 +60,7 @@ impl Engine {
 
     /// The granules of a staged page that are to come in write-protected by a fault on `granule`.
     /// Its busy bit is held.
-    pub(super) fn comes_protected(
-        &self,
-        page: &Page,
-        word: Word,
-        (granule, write): (u32, bool),
-    ) -> Granules {
+    pub(super) fn comes_protected(&self, page: &Page, word: Word, (granule, write): (u32, bool)) -> Granules {
         let slowed = first_address(page).and_then(|address| self.slowed.find(address));
         let Some(slowed) = slowed else { return Granules::NONE };
         let mut clean = Granules::NONE;

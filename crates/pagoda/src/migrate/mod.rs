@@ -209,6 +209,10 @@ impl Managed {
     /// to a page after each round costs about 2 µs more meanwhile, and scanning for those holds
     /// faults up for some 100 µs for each 64 MiB.
     ///
+    /// Where rounds don't help, threads that touch pages that were written lose up to
+    /// [`LiveOptions::slow_most_percent`] of their time: their first access to such a page is a
+    /// fault that waits, 10 ms at most. That ends before `writer` is stopped, and with any error.
+    ///
     /// With [`Otherwise::PostCopy`] the other side, which has to be a
     /// [`receive_late`](Region::receive_late), goes on as soon as it knows its owed pages, and this
     /// returns when it has all of them. `watch` does not end it any more then: the owed pages are

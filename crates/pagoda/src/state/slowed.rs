@@ -60,7 +60,10 @@ impl SlowedPages {
             marks: PageSet::new(zeroed_words(Bytes::new(words).as_usize())),
             due,
             // A handler never allocates for it.
-            waiting: Mutex::new(Waiting { accounts: Accounts::new(0), list: Vec::with_capacity(WAITING_MOST) }),
+            waiting: Mutex::new(Waiting {
+                accounts: Accounts::new(0),
+                list: Vec::with_capacity(WAITING_MOST),
+            }),
             rings: Condvar::new(),
             is_over: AtomicBool::new(false),
             faults: AtomicU64::new(0),

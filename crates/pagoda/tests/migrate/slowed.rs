@@ -59,7 +59,11 @@ impl<'a> Deaf<'a> {
             if self.only_reads.load(Ordering::Acquire) {
                 let mut found = [0; 8];
                 self.memory.read(page * PAGE, &mut found);
-                assert_eq!(u64::from_ne_bytes(found), self.shadow[page].load(Ordering::Relaxed), "page {page}");
+                assert_eq!(
+                    u64::from_ne_bytes(found),
+                    self.shadow[page].load(Ordering::Relaxed),
+                    "page {page}"
+                );
                 self.reads.fetch_add(1, Ordering::Release);
             } else {
                 let word = turn << 32 | page as u64;
