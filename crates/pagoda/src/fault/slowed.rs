@@ -74,8 +74,9 @@ impl Engine {
                 clean = clean.or(Granules::range(at, at + 1));
             }
         }
-        // The copies are there beside their frames for a moment.
-        if !self.has_room() {
+        // The copies are there beside their frames for a moment. With several zones each frame
+        // begins in a slot.
+        if !self.has_room() || self.zones.are_several() {
             return Granules::NONE;
         }
         if write { clean.without(Granules::range(granule, granule + 1)) } else { clean }

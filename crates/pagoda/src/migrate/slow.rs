@@ -15,6 +15,7 @@ use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
 use pagoda_core::page_entry::{Backing, Granules};
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::process::joinable::JoinableThread;
+use pagoda_linux::process::thread::block_signals_for_good;
 use pagoda_migrate::{Delayed, SlowDown};
 
 use crate::engine::Engine;
@@ -76,7 +77,11 @@ impl Slowing {
         }
         let pages = Arc::new(SlowedPages::new(self.range, due.share()));
         let lifts = Lifts { engine: Arc::clone(&self.engine), pages: Arc::clone(&pages) };
-        let serve = move || lifts.pages.serve(|page| lifts.engine.space.wake(page));
+        let serve = move || {
+            // Its own fault on a slowed page, in a signal's handler, would never be woken.
+            block_signals_for_good();
+            lifts.pages.serve(|page| lifts.engine.space.wake(page));
+        };
         at_work.thread = Some(JoinableThread::start("pagoda-slows", serve)?);
         self.engine.slowed.enter(Arc::clone(&pages));
         at_work.pages = Some(Arc::clone(&pages));

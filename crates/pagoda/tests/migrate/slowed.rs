@@ -149,7 +149,8 @@ fn send(
         let receiver = scope.spawn(receive);
         let mut rounds = None;
         let sent = region.migrate_to(&at, options, &mut &stops, &mut |_, pace| {
-            if rounds.replace(pace.rounds) == Some(pace.rounds) {
+            // The first look is from before the first round.
+            if rounds.replace(pace.rounds) == Some(pace.rounds) && pace.rounds > 0 {
                 return ControlFlow::Continue(());
             }
             watch(pace)
