@@ -57,15 +57,12 @@ impl<'a> Deaf<'a> {
             turn += 1;
             let page = turn as usize % PAGES;
             if self.only_reads.load(Ordering::Acquire) {
-                let mut found = [0; 8];
-                self.memory.read(page * PAGE, &mut found);
-                assert_eq!(
-                    u64::from_ne_bytes(found),
-                    self.shadow[page].load(Ordering::Relaxed),
-                    "page {page}"
-                );
-                self.reads.fetch_add(1, Ordering::Release);
+                self.look_at(page);
             } else {
+                if turn.is_multiple_of(3) {
+                    // One that it has written a while ago.
+                    self.look_at((page + PAGES - PAGES / 16) % PAGES);
+                }
                 let word = turn << 32 | page as u64;
                 self.memory.write(page * PAGE, &word.to_ne_bytes());
                 self.shadow[page].store(word, Ordering::Relaxed);
@@ -78,9 +75,17 @@ impl<'a> Deaf<'a> {
         self.stands.store(true, Ordering::Release);
     }
 
+    fn look_at(&self, page: usize) {
+        let mut found = [0; 8];
+        self.memory.read(page * PAGE, &mut found);
+        assert_eq!(u64::from_ne_bytes(found), self.shadow[page].load(Ordering::Relaxed), "page {page}");
+        self.reads.fetch_add(1, Ordering::Release);
+    }
+
     /// Waits until each page was touched anew, or it is stopped.
     fn goes_round(&self) {
-        let touched = || self.writes.load(Ordering::Acquire) + self.reads.load(Ordering::Acquire);
+        let touches = if self.only_reads.load(Ordering::Acquire) { &self.reads } else { &self.writes };
+        let touched = || touches.load(Ordering::Acquire);
         let most = touched() + PAGES as u64;
         until("each page is touched", || self.wanted.load(Ordering::Acquire) || touched() > most);
     }
@@ -259,6 +264,33 @@ fn pages_that_are_only_read_do_not_count_as_written() {
         });
         let pace = moved.unwrap_or_else(|error| panic!("{context}: {error}")).pace;
         assert!(pace.delayed_faults > 0 && seen > 0, "{context}: {pace:?}");
+    }
+}
+
+#[test]
+fn a_region_beyond_its_budget_loses_no_write_to_slowing_down() {
+    if skip_without_moves("slowing down where memory is short") {
+        return;
+    }
+    for base in [BasePage::K4, BasePage::K64] {
+        let from = manager(Bytes::mib(13), base);
+        let region = region(&from);
+        let deaf = Deaf::new(&region);
+        let context = format!("{base:?}");
+        let options = LiveOptions {
+            rounds: 8,
+            otherwise: Otherwise::StopForLonger,
+            ..options(Duration::from_millis(20))
+        };
+        let moved = thread::scope(|scope| {
+            let writer = scope.spawn(|| deaf.run());
+            let moved = send(&region, &deaf, &options, |_| ControlFlow::Continue(()), &context);
+            deaf.halt();
+            writer.join().expect("the writer");
+            moved
+        });
+        moved.unwrap_or_else(|error| panic!("{context}: {error}"));
+        deaf.check(&region, &context);
     }
 }
 
