@@ -12,7 +12,7 @@
 
 use pagoda_core::page_entry::{Backing, Granules, Word};
 use pagoda_linux::mem::range::PageRange;
-use pagoda_linux::process::caller::current_id;
+use pagoda_linux::process::thread::current_id;
 
 use crate::engine::Engine;
 use crate::state::pending::Fault;
