@@ -442,7 +442,9 @@ void pagoda_manager_close(struct pagoda_manager *manager);
 // rest. `stop` is called once: when it has returned no thread writes to the region until this call
 // has returned. They may go on then unless the code is PAGODA_CODE_OK or PAGODA_CODE_UNCONFIRMED:
 // the other side has the region, or may have it. `downtime_ms` is how long they may stand still,
-// as far as it can be predicted. `token` is null, or what the receiver demands, of 16 bytes at
+// as far as it can be predicted. Threads that write faster than the region is sent are slowed down
+// meanwhile, to a tenth of their time at least: some of their page faults wait, 10 ms each at
+// most, those of reads among them. `token` is null, or what the receiver demands, of 16 bytes at
 // least. It encrypts nothing: between hosts use a network that you trust.
 //
 // # Safety

@@ -60,7 +60,9 @@ unsafe fn parsed(address: *const c_char, token: *const c_char) -> Result<(Endpoi
 /// rest. `stop` is called once: when it has returned no thread writes to the region until this call
 /// has returned. They may go on then unless the code is PAGODA_CODE_OK or PAGODA_CODE_UNCONFIRMED:
 /// the other side has the region, or may have it. `downtime_ms` is how long they may stand still,
-/// as far as it can be predicted. `token` is null, or what the receiver demands, of 16 bytes at
+/// as far as it can be predicted. Threads that write faster than the region is sent are slowed down
+/// meanwhile, to a tenth of their time at least: some of their page faults wait, 10 ms each at
+/// most, those of reads among them. `token` is null, or what the receiver demands, of 16 bytes at
 /// least. It encrypts nothing: between hosts use a network that you trust.
 ///
 /// # Safety
@@ -84,6 +86,7 @@ pub unsafe extern "C" fn pagoda_region_send(
             downtime: Duration::from_millis(downtime_ms.into()),
             rounds: ROUNDS,
             otherwise: Otherwise::StopForLonger,
+            slow_most_percent: LiveOptions::SLOW_MOST_PERCENT,
         };
         let mut writers = Writers { stop, user };
         let watch = &mut |_: &_, _: &_| ControlFlow::Continue(());

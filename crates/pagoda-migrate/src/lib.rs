@@ -55,7 +55,7 @@ mod workers;
 pub use error::Error;
 pub use live::options::{LiveOptions, Moved, Otherwise, Pace, Writer};
 pub use live::send_live;
-pub use live::source::{LiveReader, LiveSource, Room, TakePacked};
+pub use live::source::{Delayed, LiveReader, LiveSource, Room, SlowDown, TakePacked};
 pub use net::endpoint::Endpoint;
 pub use net::listener::Listener;
 pub use net::tls::{ClientTls, Credentials, ServerTls};

@@ -82,6 +82,7 @@ fn source() -> Outcome {
         downtime: Duration::from_millis(50),
         rounds: 20,
         otherwise: Otherwise::StopForLonger,
+        slow_most_percent: LiveOptions::SLOW_MOST_PERCENT,
     };
     let records = Records::default();
     let (versions, moved) = thread::scope(|scope| {

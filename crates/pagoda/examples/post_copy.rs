@@ -54,6 +54,7 @@ fn source() -> Outcome {
         // Nothing is sent before it is stopped.
         rounds: 0,
         otherwise: Otherwise::PostCopy,
+        slow_most_percent: 0,
     };
     let to = &destination.address;
     let moved = region.migrate_to(to, &options, &mut Stopped, &mut |_, _| ControlFlow::Continue(()))?;

@@ -107,12 +107,19 @@ pub fn migration(migration: &Migration) -> Vec<String> {
     let pace = sender.pace.map_or_else(
         || "pace not known before the first round is done".to_owned(),
         |pace| {
-            format!(
+            let mut told = format!(
                 "sent {}/s, written {}/s; downtime expected {:.1} ms",
                 bytes(pace.sent_bytes_s),
                 bytes(pace.written_bytes_s),
                 pace.downtime_ms
-            )
+            );
+            if pace.delayed_faults > 0 {
+                told += &format!(
+                    "; writers slowed down by {} faults, {:.1} ms in all",
+                    pace.delayed_faults, pace.delayed_ms
+                );
+            }
+            told
         },
     );
     vec![so_far, pace]

@@ -159,7 +159,8 @@ fn zones_are_shown_below_their_process_where_there_is_room() {
 
 #[test]
 fn a_region_that_is_selected_is_told_with_its_migration() {
-    let pace = Pace { sent_bytes_s: 500 << 20, written_bytes_s: 20 << 20, downtime_ms: 24.0 };
+    let pace =
+        Pace { sent_bytes_s: 500 << 20, written_bytes_s: 20 << 20, downtime_ms: 24.0, ..Pace::default() };
     let sender = Some(Sender { rounds: 3, left_bytes: 12 << 20, pace: Some(pace) });
     let migration =
         Some(Migration { state: "sending", wire_bytes: 90 << 20, sender, ..Migration::default() });

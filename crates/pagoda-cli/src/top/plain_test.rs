@@ -67,7 +67,14 @@ fn fields_without_a_column_are_shown_below_the_table() {
 
 #[test]
 fn regions_have_lines_of_their_own_and_their_migrations_are_told() {
-    let pace = Pace { sent_bytes_s: 500 * MIB, written_bytes_s: 20 * MIB, downtime_ms: 24.0 };
+    let (delayed_faults, delayed_ms) = (31, 62.5);
+    let pace = Pace {
+        sent_bytes_s: 500 * MIB,
+        written_bytes_s: 20 * MIB,
+        downtime_ms: 24.0,
+        delayed_faults,
+        delayed_ms,
+    };
     let sender = Sender { rounds: 3, left_bytes: 12 * MIB, pace: Some(pace) };
     let sending =
         Migration { state: "sending", wire_bytes: 90 * MIB, sender: Some(sender), ..Migration::default() };
@@ -98,7 +105,7 @@ fn regions_have_lines_of_their_own_and_their_migrations_are_told() {
             format!("7 region 0x100000-0x4100000 {held} up to 16 KiB by density (grown 3, shrunk 1)"),
             format!("7 region 0x200000-0x4200000 {held} 16 KiB"),
             "7 region 0x200000-0x4200000 of 64 MiB: sending: 3 rounds done, 12 MiB left, 90 MiB on the wire".to_owned(),
-            "7 region 0x200000-0x4200000 of 64 MiB: sent 500 MiB/s, written 20 MiB/s; downtime expected 24.0 ms".to_owned(),
+            "7 region 0x200000-0x4200000 of 64 MiB: sent 500 MiB/s, written 20 MiB/s; downtime expected 24.0 ms; writers slowed down by 31 faults, 62.5 ms in all".to_owned(),
             format!("7 region 0x300000-0x4300000 {held} 16 KiB"),
             "7 region 0x300000-0x4300000 of 64 MiB: sending: 0 rounds done, 40 MiB left, 1 MiB on the wire".to_owned(),
             "7 region 0x300000-0x4300000 of 64 MiB: pace not known before the first round is done".to_owned(),

@@ -146,6 +146,9 @@ pub struct Pace {
     pub written_bytes_s: u64,
     /// How long the writer would stand still for the remaining pages.
     pub downtime_ms: f64,
+    /// Faults that have waited to slow the writer down, and how long in all.
+    pub delayed_faults: u64,
+    pub delayed_ms: f64,
 }
 
 impl Migration {
@@ -154,6 +157,8 @@ impl Migration {
             sent_bytes_s: view.sent_per_s.get(),
             written_bytes_s: view.written_per_s.get(),
             downtime_ms: view.downtime_us as f64 / 1000.0,
+            delayed_faults: view.delayed_faults,
+            delayed_ms: view.delayed_us as f64 / 1000.0,
         });
         let sends = view.state == MigrationState::Sending;
         Self {

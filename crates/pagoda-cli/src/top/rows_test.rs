@@ -177,6 +177,8 @@ fn regions_of_a_library_are_shown_with_each_sides_view_of_a_migration() {
         downtime_us: 2500,
         recoveries: 1,
         waited_us: 1500,
+        delayed_faults: 7,
+        delayed_us: 2500,
     };
     let region = |start, migration| RegionView {
         start,
@@ -203,7 +205,13 @@ fn regions_of_a_library_are_shown_with_each_sides_view_of_a_migration() {
     assert_eq!(row.region.expect("a region").base_page, base);
     let migrations = group.regions.iter().map(|row| row.region.expect("a region").migration);
     let migrations: Vec<_> = migrations.collect();
-    let pace = Pace { sent_bytes_s: 4 << 20, written_bytes_s: 5 << 20, downtime_ms: 2.5 };
+    let pace = Pace {
+        sent_bytes_s: 4 << 20,
+        written_bytes_s: 5 << 20,
+        downtime_ms: 2.5,
+        delayed_faults: 7,
+        delayed_ms: 2.5,
+    };
     let sender = Sender { rounds: 2, left_bytes: 3 << 20, pace: Some(pace) };
     let (recoveries, waited_ms, sender) = (1, 1.5, Some(sender));
     let sending = Migration { state: "sending", wire_bytes: 9 << 20, recoveries, waited_ms, sender };

@@ -61,6 +61,7 @@ fn publisher() {
         downtime: Duration::ZERO,
         rounds: u32::MAX,
         otherwise: Otherwise::StopForLonger,
+        slow_most_percent: 0,
     };
     let listener = Listener::bind(&"127.0.0.1:0".parse().expect("an address")).expect("a listener");
     let at = listener.endpoint().expect("an address");

@@ -95,5 +95,6 @@ pub mod pages;
 pub mod rate;
 pub mod received;
 pub mod reply;
+pub mod throttle;
 pub mod wanted;
 pub mod zero;

@@ -111,6 +111,12 @@ impl PageSet {
         Self { words }
     }
 
+    /// The same set, for another holder: a change by one is seen by the other.
+    #[must_use]
+    pub fn share(&self) -> Self {
+        Self { words: Arc::clone(&self.words) }
+    }
+
     /// Adds `pages`. Panics if they reach beyond the last stripe.
     pub fn add(&self, pages: Range<u64>) {
         for (word, mask) in self.parts(pages) {

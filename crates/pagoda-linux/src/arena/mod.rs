@@ -301,6 +301,15 @@ impl Space {
         self.copy_up_to_guards(to, &self.bytes(slot)[offset..offset + to.len()])
     }
 
+    /// The same, with the pages of `to` protected: the next
+    /// [scan](crate::procfs::pagemap::PagemapScanner::take_only_written) tells whether they were
+    /// written since. Its writes must be [tracked](Self::track_writes).
+    pub fn fill_by_protected_copy(&self, to: PageRange, slot: &Slot, offset: usize) -> Progress {
+        let content = self.up_to_guards(to, &self.bytes(slot)[offset..offset + to.len()]);
+        // SAFETY: the destination is adopted memory, where the kernel fills only missing pages.
+        content.map_or_else(|stop| stop, |content| unsafe { self.uffd.copy_protected(to.start(), content) })
+    }
+
     /// Fills `to`, managed memory, with a copy of `content`.
     pub fn fill_with(&self, to: PageRange, content: &[u8]) -> Progress {
         assert_eq!(to.len(), content.len(), "a page range is filled whole");
@@ -314,18 +323,24 @@ impl Space {
     }
 
     /// Copies `content`, of sixteen OS pages at most, to the missing pages of `to`, up to the first
-    /// page that is not missing: to the kernel's copy a guard would be missing, too.
+    /// page that is not missing.
     fn copy_up_to_guards(&self, to: PageRange, content: &[u8]) -> Progress {
-        let mut len = to.len();
-        if guards::may_be() {
-            let missing = self.missing_pages(to).runs().next();
-            len = missing.filter(|run| run.0 == 0).map_or(0, |run| run.1 as usize * OS_PAGE);
-            if len == 0 {
-                return Progress { bytes: 0, stop: Some(Stop::Exists) };
-            }
-        }
+        let content = self.up_to_guards(to, content);
         // SAFETY: the destination is adopted memory, where the kernel fills only missing pages.
-        unsafe { self.uffd.copy(to.start(), &content[..len]) }
+        content.map_or_else(|stop| stop, |content| unsafe { self.uffd.copy(to.start(), content) })
+    }
+
+    /// The part of `content` for the missing pages that `to` begins with: to the kernel's copy a
+    /// guard would be missing, too.
+    fn up_to_guards<'a>(&self, to: PageRange, content: &'a [u8]) -> Result<&'a [u8], Progress> {
+        if !guards::may_be() {
+            return Ok(&content[..to.len()]);
+        }
+        let missing = self.missing_pages(to).runs().next();
+        match missing.filter(|run| run.0 == 0) {
+            Some(run) => Ok(&content[..run.1 as usize * OS_PAGE]),
+            None => Err(Progress { bytes: 0, stop: Some(Stop::Exists) }),
+        }
     }
 
     /// Maps the shared zero page all over `to`.

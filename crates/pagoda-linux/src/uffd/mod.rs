@@ -102,6 +102,7 @@ const UFFDIO_API: Opcode = ioctl::opcode::read_write::<ApiCall>(GROUP, 0x3F);
 const UFFDIO_REGISTER: Opcode = ioctl::opcode::read_write::<RegisterCall>(GROUP, 0);
 const UFFDIO_UNREGISTER: Opcode = ioctl::opcode::read::<RangeCall>(GROUP, 1);
 const UFFDIO_WAKE: Opcode = ioctl::opcode::read::<RangeCall>(GROUP, 2);
+const COPY_MODE_PROTECT: u64 = 1 << 1;
 const UFFDIO_COPY: Opcode = ioctl::opcode::read_write::<CopyCall>(GROUP, 3);
 const UFFDIO_ZEROPAGE: Opcode = ioctl::opcode::read_write::<ZeroCall>(GROUP, 4);
 const UFFDIO_POISON: Opcode = ioctl::opcode::read_write::<PoisonCall>(GROUP, 8);
@@ -305,6 +306,16 @@ impl Uffd {
     /// `to` must be registered memory; it is written.
     pub unsafe fn copy(&self, to: usize, from: &[u8]) -> Progress {
         self.transfer::<UFFDIO_COPY>(to, from.as_ptr().addr(), from.len(), 0)
+    }
+
+    /// The same, with the pages protected from the first moment on, as
+    /// [`protect`](Self::protect) does: with [`feature::WP_ASYNC`] the first write to each is seen
+    /// by a scan. `to` must be registered to be tracked.
+    ///
+    /// # Safety
+    /// As for [`copy`](Self::copy).
+    pub unsafe fn copy_protected(&self, to: usize, from: &[u8]) -> Progress {
+        self.transfer::<UFFDIO_COPY>(to, from.as_ptr().addr(), from.len(), COPY_MODE_PROTECT)
     }
 
     pub(crate) fn transfer<const OPCODE: Opcode>(

@@ -36,7 +36,7 @@ use crate::error::Error;
 use crate::live::live_channel::{Busy, Lane, PIECE_PAGES};
 use crate::live::options::{LiveOptions, Moved, Otherwise, Pace, Writer};
 use crate::live::reconnect::WayBack;
-use crate::live::source::{LiveSource, Room};
+use crate::live::source::{Delayed, LiveSource, Room, SlowDown};
 use crate::net::connection::Connection;
 use crate::net::endpoint::Endpoint;
 use crate::net::socket::Closer;
@@ -135,7 +135,10 @@ pub fn send_live(
     let askers = lanes.split_off(usize::from(geometry.channels()));
     let mut owes = switches && options.rounds == 0;
     if !owes {
+        // A writer that is asked to stop may have to run on to a place where it can.
+        let slowed = FullSpeed(source);
         (lanes, owes) = rounds.while_it_is_written(lanes, options, writer, watch)?;
+        drop(slowed);
     }
     let stopped = Instant::now();
     writer.stop();
@@ -153,6 +156,15 @@ pub fn send_live(
     let ended = lanes.into_iter().map(end).collect::<Result<_, _>>()?;
     commit_all(ended, &orders, &closers, options.send.stall, &mut look)?;
     Ok(Moved { counts: progress.counts(), pace, downtime: stopped.elapsed(), owed_for: None })
+}
+
+/// Ends the slowing down of writers when it is dropped.
+struct FullSpeed<'a>(&'a dyn LiveSource);
+
+impl Drop for FullSpeed<'_> {
+    fn drop(&mut self) {
+        self.0.full_speed();
+    }
 }
 
 impl<'a> Rounds<'a> {
@@ -175,6 +187,7 @@ impl<'a> Rounds<'a> {
         });
         let say = if options.otherwise == Otherwise::PostCopy { Lane::send } else { Lane::send_shared };
         self.collect()?;
+        let mut slow = SlowDown { percent: 0, took: Duration::ZERO };
         loop {
             *self.rest.get_mut() = 0;
             let (started, before) = (Instant::now(), content_bytes(self.progress));
@@ -182,19 +195,30 @@ impl<'a> Rounds<'a> {
             let took = started.elapsed();
             let Left { left, written } = self.collect()?;
             let sent = content_bytes(self.progress).saturating_sub(before);
+            let Delayed { faults, time } = self.source.delayed();
             self.pace = Pace {
                 rounds: self.pace.rounds + 1,
                 left,
                 written_per_s: per_s(written, took),
                 sent_per_s: per_s(sent, took),
                 downtime: took.mul_f64(left.get() as f64 / sent.get().max(1) as f64),
+                delayed_faults: faults,
+                delayed: time,
             };
             match convergence.judge(Round { sent, took_ms: took.as_millis() as u64, left, written }) {
                 Verdict::Again => {}
-                Verdict::Throttle(percent) => writer.throttle(percent),
+                Verdict::Throttle(percent) => {
+                    writer.throttle(percent);
+                    slow.percent = percent.min(options.slow_most_percent);
+                }
                 Verdict::StopAndCopy => return Ok((lanes, false)),
                 Verdict::PostCopy => return Ok((lanes, true)),
                 Verdict::GiveUp => return Err(Error::TooMuchWritten { left }),
+            }
+            slow.took = took;
+            if slow.percent > 0 {
+                // Also in rounds that help: a page is slow only until its next fault.
+                self.source.slow_down(&self.data, slow);
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use pagoda_core::migrate::convergence::THROTTLE_MOST_PERCENT;
 use pagoda_core::size::Bytes;
 
 #[cfg(doc)]
@@ -21,6 +22,17 @@ pub struct LiveOptions {
     pub rounds: u32,
     /// The action then.
     pub otherwise: Otherwise,
+    /// How much of their time threads lose at most, in percent, where rounds don't help: then some
+    /// of the pages that were written fault once more, and those faults wait, 10 ms each at most. A
+    /// thread that reads such a page waits as well. 0: none waits; what is beyond 90 counts as 90.
+    /// [`SLOW_MOST_PERCENT`](Self::SLOW_MOST_PERCENT) is enough for most writers. A source that
+    /// can't do so passes it over.
+    pub slow_most_percent: u8,
+}
+
+impl LiveOptions {
+    /// The most that a migration ever slows a writer down, in percent of its time.
+    pub const SLOW_MOST_PERCENT: u8 = THROTTLE_MOST_PERCENT;
 }
 
 /// The action when rounds don't bring the remaining pages within the downtime.
@@ -41,7 +53,8 @@ pub enum Otherwise {
 /// The writer of the memory that is sent.
 pub trait Writer {
     /// Asks to be slowed down by so many percent of its time: it writes faster than the sender
-    /// sends. It may be ignored.
+    /// sends. It may be ignored, as where its faults slow it down anyway
+    /// ([`LiveOptions::slow_most_percent`]).
     fn throttle(&mut self, percent: u8);
 
     /// Stops it: after this returns no thread writes to the memory, discards or unmaps any of it,
@@ -66,6 +79,10 @@ pub struct Pace {
     pub sent_per_s: Bytes,
     /// How long the writer would have to stop for the remaining pages.
     pub downtime: Duration,
+    /// Faults that have waited so far to slow a thread down.
+    pub delayed_faults: u64,
+    /// How long they have waited in all, of all threads together.
+    pub delayed: Duration,
 }
 
 /// The outcome of a live migration.

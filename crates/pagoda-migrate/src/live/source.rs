@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::time::Duration;
 
 use pagoda_core::migrate::digest::{BLOCK_BYTES, BLOCKS, DigestKey, KnownBlocks};
 use pagoda_core::migrate::geometry::STRIPE_BYTES;
@@ -38,11 +39,43 @@ pub trait LiveSource: Sync {
     /// If it can't be arranged.
     fn hand_out_again(&self) -> io::Result<()>;
 
+    /// Slows down the threads that write to it: after each round from the first that is to slow
+    /// them down on. `due` are the pages to send, which readers take from it in the next round.
+    /// Never called while a reader is at work. A source that can't does nothing.
+    fn slow_down(&self, _due: &PageSet, _how: SlowDown) {}
+
+    /// Lets all threads run as fast as they can, those that wait at once. It may be called at any
+    /// time, also if none was slowed down.
+    fn full_speed(&self) {}
+
+    /// The faults that have waited so far.
+    fn delayed(&self) -> Delayed {
+        Delayed::default()
+    }
+
     /// One channel's reader. `packs`: pages may be handed out as a store has packed them.
     ///
     /// # Errors
     /// If there is no memory for it.
     fn reader<'a>(&'a self, packs: bool) -> io::Result<Box<dyn LiveReader + 'a>>;
+}
+
+/// How much threads are to be slowed down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlowDown {
+    /// Of the time of each thread, at most.
+    pub percent: u8,
+    /// How long the last round took.
+    pub took: Duration,
+}
+
+/// Faults that waited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Delayed {
+    /// How many.
+    pub faults: u64,
+    /// How long in all.
+    pub time: Duration,
 }
 
 /// Takes a base page as a store has packed it ([`pagoda_linux::codec::pack`]), with its pages'

@@ -102,6 +102,7 @@ fn two_channels() -> LiveOptions {
         downtime: Duration::from_secs(60),
         rounds: 5,
         otherwise: Otherwise::StopForLonger,
+        slow_most_percent: 0,
     }
 }
 

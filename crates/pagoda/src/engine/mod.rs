@@ -17,7 +17,8 @@
 //!    `store`
 //! 5. a zone's change of size; the zones, their turns and reclaimers, and huge frames; the scanner
 //!    of huge pages; the lists of protected pages and of limits; the list of owners, then the
-//!    migration of one of them; the list of owed pages, then the requests for them; the helpers,
+//!    migration of one of them; the list of owed pages, then the requests for them; that of
+//!    slowed pages, then the faults that wait; the helpers,
 //!    then the readahead of a file; the reader of memory that is empty in children; the writes of a
 //!    file, one at a time (held while the disk writes, perhaps with an entry's busy bit, never with
 //!    the gate), then the known state of that file
@@ -64,6 +65,7 @@ use crate::state::limits::Limits;
 use crate::state::pending::{HANDLERS_MAX, Recent};
 use crate::state::pins::Pins;
 use crate::state::placement::Placement;
+use crate::state::slowed::Slowed;
 use crate::state::store_share::StoreShare;
 use crate::state::touch_streams::Around;
 use crate::state::wakeup::Bell;
@@ -118,6 +120,8 @@ pub(crate) struct Engine {
     /// Pages that arrive later.
     #[cfg(feature = "migrate")]
     pub(crate) owed: Owed,
+    /// Pages whose faults slow their threads down.
+    pub(crate) slowed: Slowed,
     pub(crate) counters: Arc<Counters>,
     /// The trace of single faults and evictions, if there is one.
     pub(crate) trace: Option<Tracer>,
@@ -240,6 +244,7 @@ impl Engine {
             has_huge: AtomicBool::new(false),
             #[cfg(feature = "migrate")]
             owed: Owed::default(),
+            slowed: Slowed::default(),
             counters,
             trace: None,
             pins: Pins::default(),

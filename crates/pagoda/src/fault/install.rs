@@ -74,6 +74,26 @@ impl Engine {
         MovedIn { done, copied: Granules::NONE, stop }
     }
 
+    /// As [`move_in`](Self::move_in), with those of `clean` by copies: the next write to each is
+    /// seen by the region's migration.
+    pub(super) fn move_in_tracked(
+        &self,
+        page: &Page,
+        slot: &Slot,
+        want: Granules,
+        clean: Granules,
+    ) -> MovedIn {
+        let mut copied = Granules::NONE;
+        for (from, to) in want.and(clean).runs() {
+            let at = page.addresses(from, to);
+            let bytes = self.space.fill_by_protected_copy(at, slot, from as usize * 4096).bytes;
+            self.ledger.took(bytes as i64);
+            copied = copied.or(Granules::range(from, from + (bytes / 4096) as u32));
+        }
+        let moved = self.move_in(page, slot, want.without(copied));
+        MovedIn { done: moved.done.or(copied), copied: moved.copied.or(copied), ..moved }
+    }
+
     /// Moves the granules `want` of `slot` into the region, by copy where the mapping does not
     /// allow a move.
     pub(super) fn move_in(&self, page: &Page, slot: &Slot, want: Granules) -> MovedIn {

@@ -24,6 +24,7 @@ mod install;
 #[cfg_attr(not(feature = "migrate"), path = "owed_none.rs")]
 pub(crate) mod owed;
 pub(crate) mod readahead;
+pub(crate) mod slowed;
 mod staged;
 mod stored;
 mod swap_in;

@@ -22,7 +22,7 @@ impl Engine {
         }
         let is_back = !is_of_file && word.resident().is_empty() && self.comes_back_whole(slot);
         let want = match self.comes_back(span, granule, miss.extent) {
-            Some(part) if !is_of_file && !is_back => page.granules.and(part.all),
+            Some(part) if !is_of_file && !is_back && !self.is_slowed(&page) => page.granules.and(part.all),
             // The granules of a file that stay behind would be read again.
             _ => page.granules,
         };
@@ -63,7 +63,8 @@ impl Engine {
         let zone = self.zones.of_slot(slot);
         let slot = self.space.claim_slot(slot);
         let there = self.space.pages_of(&slot);
-        let moved = self.move_in(page, &slot, want.and(there).without(word.resident()));
+        let clean = self.comes_protected(page, word, (granule, write));
+        let moved = self.move_in_tracked(page, &slot, want.and(there).without(word.resident()), clean);
         let word = self.came_in(word, moved.done, zone).with_warmth(2);
         // Granules outside the span belong to another part of the same mapping only if the array is
         // shared.

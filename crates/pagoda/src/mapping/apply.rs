@@ -138,7 +138,10 @@ impl Engine {
                 self.counters.add(Counter::EventsRemap, 1);
                 self.remap(table, from, to, len, scratch);
             }
-            Message::Fork(child) => self.serve_fork(table, child, scratch),
+            Message::Fork(child) => {
+                self.hurry_slowed();
+                self.serve_fork(table, child, scratch);
+            }
         }
     }
 

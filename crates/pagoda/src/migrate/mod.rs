@@ -29,6 +29,7 @@
 //!     downtime: Duration::from_millis(300),
 //!     rounds: 30,
 //!     otherwise: Otherwise::StopForLonger,
+//!     slow_most_percent: LiveOptions::SLOW_MOST_PERCENT,
 //! };
 //! let to = "tcp://127.0.0.1:7000".parse()?;
 //! let moved = region.migrate_to(&to, &options, &mut Guest, &mut |_, _| {
@@ -47,6 +48,7 @@ mod install;
 mod landing;
 mod place;
 mod reader;
+mod slow;
 pub(crate) mod source;
 
 use std::ops::ControlFlow;
@@ -206,6 +208,10 @@ impl Managed {
     /// second and at the start of each round, and ends it by [`ControlFlow::Break`]. A first write
     /// to a page after each round costs about 2 µs more meanwhile, and scanning for those holds
     /// faults up for some 100 µs for each 64 MiB.
+    ///
+    /// Where rounds don't help, threads that touch pages that were written lose up to
+    /// [`LiveOptions::slow_most_percent`] of their time: their first access to such a page is a
+    /// fault that waits, 10 ms at most. That ends before `writer` is stopped, and with any error.
     ///
     /// With [`Otherwise::PostCopy`] the other side, which has to be a
     /// [`receive_late`](Region::receive_late), goes on as soon as it knows its owed pages, and this

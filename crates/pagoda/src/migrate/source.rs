@@ -3,7 +3,8 @@
 //!
 //! - A page that is present, in the kernel's swap, or being moved by the kernel: the first time,
 //!   and again if it was written since it was write-protected last. A page that came in by a fill
-//!   or a move is not write-protected.
+//!   or a move is not write-protected; one that comes back while its writers are slowed down is
+//!   (`crate::fault::slowed`), unless the fault writes it.
 //! - A staged or stored page: unless its entry says that this content was sent. It may have been
 //!   written before it was evicted.
 //! - Any other page: as zero, if the receiver holds something else.
@@ -15,7 +16,7 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pagoda_core::image::Root;
 use pagoda_core::migrate::geometry::{STRIPE_BYTES, STRIPE_PAGES};
@@ -28,9 +29,10 @@ use pagoda_linux::mem::region_bytes::RegionBytes;
 use pagoda_linux::mem::words::zeroed_words;
 use pagoda_linux::process::thread::yield_now;
 use pagoda_linux::procfs::pagemap::{PagemapScanner, Presence};
-use pagoda_migrate::{Error, LiveReader, LiveSource};
+use pagoda_migrate::{Delayed, Error, LiveReader, LiveSource, SlowDown};
 
 use super::reader::RegionReader;
+use super::slow::Slowing;
 use crate::engine::Engine;
 use crate::region::adoptable::check_mapped;
 use crate::region::{LastSave, Managed, RegionError, Sending};
@@ -55,6 +57,7 @@ pub(crate) struct RegionSource<'a> {
     /// Pages that the other side may hold as other than zero.
     pub(super) told: PageSet,
     looking: Mutex<Looking>,
+    slowing: Slowing,
     /// Writes go on to be tracked when it is dropped.
     keeps_tracking: bool,
     /// The last move of memory to it before it began.
@@ -102,6 +105,7 @@ impl<'a> RegionSource<'a> {
             range,
             told: last.map_or_else(none, |last| last.told),
             looking: Mutex::new(Looking { scanner, is_first }),
+            slowing: Slowing::new(Arc::clone(engine), range),
             keeps_tracking: false,
             moved,
             _sending: sending,
@@ -323,6 +327,18 @@ impl LiveSource for RegionSource<'_> {
     fn hand_out_again(&self) -> io::Result<()> {
         self.forget_sent();
         Ok(())
+    }
+
+    fn slow_down(&self, due: &PageSet, how: SlowDown) {
+        self.slowing.slow_down(due, how);
+    }
+
+    fn full_speed(&self) {
+        self.slowing.full_speed();
+    }
+
+    fn delayed(&self) -> Delayed {
+        self.slowing.delayed()
     }
 
     fn reader<'a>(&'a self, packs: bool) -> io::Result<Box<dyn LiveReader + 'a>> {

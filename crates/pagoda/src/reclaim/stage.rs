@@ -139,7 +139,7 @@ impl Engine {
     }
 
     /// The same of those granules that `from` has. It may be where they were lifted to.
-    pub(super) fn stage_page_from(
+    pub(crate) fn stage_page_from(
         &self,
         table: &Table,
         span: &Span,

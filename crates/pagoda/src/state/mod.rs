@@ -18,6 +18,8 @@ pub(crate) mod owed;
 pub(crate) mod pending;
 pub mod pins;
 pub(crate) mod placement;
+#[cfg_attr(not(feature = "migrate"), allow(dead_code, reason = "only a migration slows down"))]
+pub(crate) mod slowed;
 pub(crate) mod store_share;
 pub(crate) mod touch_streams;
 #[cfg(feature = "image")]

@@ -20,6 +20,8 @@ pub(crate) struct Moving {
     sent_bytes_s: AtomicU64,
     written_bytes_s: AtomicU64,
     downtime_us: AtomicU64,
+    delayed_faults: AtomicU64,
+    delayed_us: AtomicU64,
     recoveries: AtomicU64,
     waited_us: AtomicU64,
 }
@@ -36,6 +38,8 @@ impl Moving {
             sent_bytes_s: zero(),
             written_bytes_s: zero(),
             downtime_us: zero(),
+            delayed_faults: zero(),
+            delayed_us: zero(),
             recoveries: zero(),
             waited_us: zero(),
         }
@@ -52,6 +56,8 @@ impl Moving {
             sent_per_s: Bytes::new(of(&self.sent_bytes_s)),
             written_per_s: Bytes::new(of(&self.written_bytes_s)),
             downtime_us: of(&self.downtime_us),
+            delayed_faults: of(&self.delayed_faults),
+            delayed_us: of(&self.delayed_us),
             recoveries: of(&self.recoveries),
             waited_us: of(&self.waited_us),
         })
@@ -72,6 +78,8 @@ impl Moving {
             (&self.sent_bytes_s, pace.sent_per_s.get()),
             (&self.written_bytes_s, pace.written_per_s.get()),
             (&self.downtime_us, pace.downtime.as_micros() as u64),
+            (&self.delayed_faults, pace.delayed_faults),
+            (&self.delayed_us, pace.delayed.as_micros() as u64),
             (&self.recoveries, counts.recoveries),
             (&self.waited_us, counts.waited_us),
         ] {

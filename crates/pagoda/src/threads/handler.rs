@@ -104,6 +104,9 @@ impl Engine {
                 if fault.held {
                     return self.serve_held(fault, scratch) == Tried::Kept;
                 }
+                if self.puts_aside(fault) {
+                    return false;
+                }
                 // A sequential thread computes while its next pages are swapped in. On one
                 // processor with its handler it would wait for these, too.
                 if self.jumps_about(fault.at) {

@@ -123,6 +123,7 @@ impl FaultServer for InThread {
         if !engine.await_owed_here(address) || engine.is_lost_in_file(address) {
             return false;
         }
+        engine.wait_slowed(address);
         let mut fault = Fault::new(at, write, since_ns);
         if engine.jumps_about(at) {
             engine.pay_ahead(&mut self.scratch());

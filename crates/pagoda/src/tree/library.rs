@@ -26,7 +26,7 @@ use crate::stats::counters::{Counter, Counters, Status};
 pub const REGIONS_SHOWN_MOST: usize = 16;
 
 /// Of one region: [`RegionView::words`].
-const REGION_WORDS: usize = 18;
+const REGION_WORDS: usize = 20;
 const TURN: usize = 0;
 const ALL: usize = 1;
 const SHOWN: usize = 2;
@@ -86,6 +86,10 @@ pub struct MigrationView {
     /// Of a sender: how long the writer would have to stand still for the bytes left, in
     /// microseconds.
     pub downtime_us: u64,
+    /// Of a sender: how many faults have waited, to slow down a writer that was too fast.
+    pub delayed_faults: u64,
+    /// Of a sender: how long they have waited in all, in microseconds.
+    pub delayed_us: u64,
     /// After a switch: how often all channels were lost and connected once more.
     pub recoveries: u64,
     /// After a switch: how long there were none, in microseconds.
@@ -138,7 +142,8 @@ impl RegionView {
         let BaseView { size, by_density, grown, shrunk } = self.base;
         words[12..16].copy_from_slice(&[size.get(), u64::from(by_density), grown, shrunk]);
         if let Some(moving) = self.migration {
-            words[16..].copy_from_slice(&[moving.recoveries, moving.waited_us]);
+            let after = [moving.recoveries, moving.waited_us, moving.delayed_faults, moving.delayed_us];
+            words[16..].copy_from_slice(&after);
         }
         words
     }
@@ -155,6 +160,8 @@ impl RegionView {
             downtime_us: words[11],
             recoveries: words[16],
             waited_us: words[17],
+            delayed_faults: words[18],
+            delayed_us: words[19],
         });
         let (resident, staged, stored) = (size(2), size(3), size(4));
         let base =

@@ -28,6 +28,8 @@ fn a_look_tells_the_process_and_its_regions_and_nothing_is_left() {
         downtime_us: 6,
         recoveries: 7,
         waited_us: 8,
+        delayed_faults: 9,
+        delayed_us: 10,
     };
     let shown = [region(4096, Some(sending)), region(8192, None)];
     file.show(Bytes::mib(32), Bytes::mib(7), 5, &shown);

@@ -67,7 +67,7 @@ pub const MEMBERS_MAX: usize = 1024;
 const SILENCE_NS: u64 = 100_000_000;
 
 /// Of this layout; a process that finds another number leaves the file alone.
-const MAGIC: u64 = u64::from_le_bytes(*b"pagoda12");
+const MAGIC: u64 = u64::from_le_bytes(*b"pagoda13");
 
 /// Words of the header.
 #[derive(Clone, Copy)]

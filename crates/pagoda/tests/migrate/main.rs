@@ -29,5 +29,6 @@ mod program;
 mod proxy;
 mod recovery;
 mod sides;
+mod slowed;
 mod stirred;
 mod support;

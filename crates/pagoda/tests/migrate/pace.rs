@@ -89,8 +89,14 @@ fn over_a_slow_line(wild: &Wild, rounds: u32, otherwise: Otherwise) -> (Vec<u8>,
     // No two words of a page alike, so that all of it goes as content.
     (0..region.len() / 8)
         .for_each(|word| region.write_words(word * 8, &(word as u64 + 1).to_ne_bytes()).expect("written"));
-    let mut options =
-        LiveOptions { downtime: Duration::ZERO, rounds, otherwise, ..live_options(Codec::None, 2) };
+    let mut options = LiveOptions {
+        downtime: Duration::ZERO,
+        rounds,
+        otherwise,
+        // It is only asked.
+        slow_most_percent: 0,
+        ..live_options(Codec::None, 2)
+    };
     options.send.bandwidth = Some(Bytes::mib(16));
     let listener = any_port();
     let at = listener.endpoint().expect("an address");

@@ -39,6 +39,7 @@ pub fn live_options(codec: Codec, channels: u16) -> LiveOptions {
         downtime: Duration::from_millis(5),
         rounds: 6,
         otherwise: Otherwise::StopForLonger,
+        slow_most_percent: LiveOptions::SLOW_MOST_PERCENT,
     }
 }
 

@@ -141,6 +141,7 @@ pub fn run_over(
         downtime: Duration::from_millis(50),
         rounds: if into == Into::LateRegion { 0 } else { 30 },
         otherwise: if into == Into::LateRegion { Otherwise::PostCopy } else { Otherwise::StopForLonger },
+        slow_most_percent: LiveOptions::SLOW_MOST_PERCENT,
     };
     let (before, started) = (Usage::of_this_process()?, Instant::now());
     let moved = region.migrate_to(&to, &options, writer, &mut |_, _| ControlFlow::Continue(()))?;
