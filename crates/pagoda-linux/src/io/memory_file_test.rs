@@ -3,7 +3,6 @@ use std::os::fd::AsRawFd;
 use rustix::fs::{MemfdFlags, fcntl_add_seals, memfd_create};
 
 use super::*;
-use crate::io::file_mapping::FileMapping;
 use crate::io::shared_file::memory_file;
 use crate::testing::shared::SharedMapping;
 use crate::testing::skip::skip;
@@ -70,6 +69,4 @@ fn a_mapping_is_known_by_its_file_and_its_place_there() {
     assert!(refused.contains(&format!("{:#x}", whole.range().end())), "{refused}");
     let moved = SharedMapping::of(&file, OS_PAGE as u64, OS_PAGE).expect("mapped");
     check_shows(moved.range(), &file, OS_PAGE as u64).expect("a part of the file");
-    let private = FileMapping::map_private(&file, LEN).expect("mapped");
-    assert!(reason(check_shows(private.range(), &file, 0)).contains("private mappings"));
 }

@@ -13,7 +13,9 @@ use pagoda_core::migrate::pages::PageSet;
 /// A write counts as soon as it has ended: a log that is marked before the write, and taken between
 /// the two, loses it. So mark a page after writing it. The logs of KVM and vhost-user keep to that.
 ///
-/// Holes are not the log's to tell. The file is asked for them at each look.
+/// A page whose content is given back (`MADV_REMOVE`, a hole, as for a balloon) counts as written:
+/// tell it, marked after that. The file is asked for holes at each look as well. But a page that is
+/// read again after it was given back holds zeroes, and nothing shows that it was a hole.
 pub trait DirtyLog: Send {
     /// Adds the pages that were written since the last call to `dirty`, and clears them in the log.
     ///

@@ -22,6 +22,9 @@ use super::log::{DirtyLog, DirtyPages};
 /// also of this process, by another process (vhost-user), by write(2) to the file, or by a device
 /// to pinned pages (VFIO, registered buffers of io_uring).** Where there are such writers hand in a
 /// [`DirtyLog`] of your own that asks this one and them.
+///
+/// Nor does it see that a page was given back (a hole, as for a balloon) and then read. Tell such
+/// pages in a log of your own as well.
 pub struct OwnWrites {
     memory: SharedMemory,
     range: PageRange,

@@ -94,14 +94,18 @@ impl Shared {
     /// Writes, and then marks the pages in the log.
     pub fn write(&self, offset: usize, words: &[u8]) {
         self.mapping.write(offset, words);
-        let mut log = self.log.lock().expect("no panic");
-        let pages = offset / PAGE..(offset + words.len()).div_ceil(PAGE);
-        pages.for_each(|page| log[page / 64] |= 1 << (page % 64));
+        self.mark(offset, words.len());
     }
 
-    /// Makes it a hole, which no log tells.
+    /// Makes it a hole, and then marks the pages in the log.
     pub fn discard(&self, offset: usize, len: usize) {
         make_hole(&self.file, self.offset(offset)..self.offset(offset + len)).expect("a hole");
+        self.mark(offset, len);
+    }
+
+    fn mark(&self, offset: usize, len: usize) {
+        let mut log = self.log.lock().expect("no panic");
+        (offset / PAGE..(offset + len).div_ceil(PAGE)).for_each(|page| log[page / 64] |= 1 << (page % 64));
     }
 }
 
