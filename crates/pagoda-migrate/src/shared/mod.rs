@@ -141,8 +141,8 @@ impl SharedMemory {
     /// Moves its content to the receiver at `to`, while it is written by any process: in rounds
     /// over the pages that `dirty` tells, and in the end, with `writer` stopped, the rest. Pages
     /// that hold nothing, because they were never touched or their content was given back
-    /// (`MADV_REMOVE`, a hole), are neither read nor sent. What becomes a hole meanwhile becomes
-    /// zero there.
+    /// (`MADV_REMOVE`, a hole), are neither read nor sent. Pages that become holes meanwhile become
+    /// zero there; if they may be read again `dirty` has to tell them.
     ///
     /// The receiver may be one of regions as well; it may be one that goes on before all has
     /// arrived, with [`Otherwise::PostCopy`](crate::Otherwise::PostCopy). The memory itself stays
