@@ -20,6 +20,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! [`SharedMemory`] is a memfd that processes share: it is sent while they write it, and received
+//! into.
+//!
 //! # Guarantees
 //!
 //! The source is only read, and keeps running after any failure. The destination shows nothing
@@ -49,6 +52,7 @@ mod net;
 mod progress;
 mod receive;
 mod send;
+mod shared;
 mod wire;
 mod workers;
 
@@ -69,6 +73,9 @@ pub use receive::resumed_file::ResumedDestination;
 pub use receive::{Arrived, receive, receive_late};
 pub use send::source::{ImageSource, Source};
 pub use send::{SendOptions, send};
+pub use shared::SharedMemory;
+pub use shared::log::{DirtyLog, DirtyPages};
+pub use shared::own_writes::OwnWrites;
 pub use wire::content::Content;
 
 /// The README, whose example is tested with those of the documentation.

@@ -5,6 +5,7 @@ pub mod file_mapping;
 pub mod holds;
 pub mod local_socket;
 pub mod mapped_file;
+pub mod memory_file;
 pub mod partial_file;
 pub mod positioned;
 pub mod ring;

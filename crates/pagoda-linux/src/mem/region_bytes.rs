@@ -22,8 +22,9 @@ impl RegionBytes {
     ///
     /// # Safety
     /// As long as the value lives:
-    /// - All of it is private anonymous memory. Parts that its owner has closed, or that are not
-    ///   writable, are not asked for, or an access there ends the process.
+    /// - All of it is private anonymous memory, or shared memory that this value does not discard.
+    ///   Parts that its owner has closed, or that are not writable, are not asked for, or an access
+    ///   there ends the process.
     /// - Other users of the address vouch for their accesses: they use no reference while a call
     ///   may write the same bytes, and no exclusive one while a call may read them.
     pub(crate) unsafe fn new(range: PageRange) -> Self {

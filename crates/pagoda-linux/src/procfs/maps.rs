@@ -27,6 +27,10 @@ pub struct Mapping {
     pub execute: bool,
     /// It is `MAP_SHARED`: other processes see writes to it.
     pub shared: bool,
+    /// Where in its file it begins, in bytes.
+    pub offset: u64,
+    /// The device of the file behind it, major and minor.
+    pub device: (u32, u32),
     /// The inode of the file behind it; 0 if there is none.
     pub inode: u64,
     /// Where it comes from.
@@ -210,9 +214,9 @@ pub fn parse_line(line: &[u8]) -> Option<Mapping> {
         b's' => true,
         _ => return None,
     };
-    number(&mut rest, b' ', 16)?;
-    number(&mut rest, b':', 16)?;
-    number(&mut rest, b' ', 16)?;
+    let offset = number(&mut rest, b' ', 16)?;
+    let major = number(&mut rest, b':', 16)?;
+    let minor = number(&mut rest, b' ', 16)?;
     let inode = number(&mut rest, b' ', 10)?;
     (start < end).then_some(Mapping {
         start: usize::try_from(start).ok()?,
@@ -221,6 +225,8 @@ pub fn parse_line(line: &[u8]) -> Option<Mapping> {
         write: flag(write, b'w')?,
         execute: flag(execute, b'x')?,
         shared,
+        offset,
+        device: (u32::try_from(major).ok()?, u32::try_from(minor).ok()?),
         inode,
         kind: kind(rest.trim_ascii_start(), inode),
     })

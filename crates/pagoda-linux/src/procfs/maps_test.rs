@@ -80,6 +80,8 @@ fn fields_are_read_exactly() {
         write: false,
         execute: true,
         shared: true,
+        offset: 0x2000,
+        device: (0xfd, 1),
         inode: 1_234_567,
         kind: MappingKind::File,
     };

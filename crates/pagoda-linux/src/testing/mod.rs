@@ -30,6 +30,7 @@ pub mod redis;
 pub mod redis_cluster;
 pub mod robust;
 pub mod sandbox;
+pub mod shared;
 pub mod signals;
 pub mod skip;
 pub mod stir;

@@ -4,6 +4,7 @@
 
 pub mod authority;
 pub mod proxy;
+pub mod shared_file;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

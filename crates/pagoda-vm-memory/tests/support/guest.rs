@@ -1,5 +1,7 @@
 //! A guest of KVM with one processor, in 32-bit code without paging, that fills and reads memory.
 
+use std::sync::Arc;
+
 use kvm_bindings::{kvm_segment, kvm_userspace_memory_region};
 use kvm_ioctls::{Error, Kvm, VcpuExit, VcpuFd, VmFd};
 use pagoda::Bytes;
@@ -10,14 +12,15 @@ use vm_memory::{Bytes as _, GuestAddress};
 /// The first address that the guest fills: its code lies below.
 pub const START: u32 = 1 << 20;
 const CODE: u64 = 0x1000;
-const PORT: u8 = 0x10;
+/// Where the guest reports.
+pub const PORT: u8 = 0x10;
 const EINTR: i32 = 4;
 const INTERRUPTIONS: u32 = 1000;
 
 /// A guest that waits to run. Its processor ends before its memory.
 pub struct Guest {
     processor: VcpuFd,
-    _vm: VmFd,
+    vm: Arc<VmFd>,
     _slots: Vec<KvmSlot>,
     reads_from: u64,
 }
@@ -51,14 +54,30 @@ impl Guest {
         regions: &[kvm_userspace_memory_region],
         slots: Vec<KvmSlot>,
     ) -> Result<Self, Error> {
-        let vm = Kvm::new()?.create_vm()?;
+        let (code, reads_from) = fill_and_read(PORT.into(), step, &[0xF4]);
+        let mut guest = Self::with_code(memory, bytes, regions, &code)?;
+        (guest._slots, guest.reads_from) = (slots, CODE + reads_from as u64);
+        Ok(guest)
+    }
+
+    /// A guest that runs `code`, with [`START`] in ESI and `bytes` in EDI, in memory that the
+    /// caller mapped, which it keeps.
+    ///
+    /// # Errors
+    /// Those of KVM.
+    pub fn with_code(
+        memory: &impl vm_memory::GuestMemory,
+        bytes: Bytes,
+        regions: &[kvm_userspace_memory_region],
+        code: &[u8],
+    ) -> Result<Self, Error> {
+        let vm = Arc::new(Kvm::new()?.create_vm()?);
         for region in regions {
             // SAFETY: the addresses are those of the slots that the guest holds until its VM is
             // closed, or of memory that the caller keeps; no other slot has these numbers.
             unsafe { vm.set_user_memory_region(*region) }?;
         }
-        let (code, reads_from) = fill_and_read(PORT.into(), step, &[0xF4]);
-        memory.write_slice(&code, GuestAddress(CODE)).expect("memory for the code");
+        memory.write_slice(code, GuestAddress(CODE)).expect("memory for the code");
         let processor = vm.create_vcpu(0)?;
         let mut system = processor.get_sregs()?;
         let flat = |selector, kind| kvm_segment {
@@ -82,7 +101,12 @@ impl Guest {
         registers.rdi = bytes.get();
         registers.rflags = 2;
         processor.set_regs(&registers)?;
-        Ok(Self { processor, _vm: vm, _slots: slots, reads_from: CODE + reads_from as u64 })
+        Ok(Self { processor, vm, _slots: Vec::new(), reads_from: CODE })
+    }
+
+    /// The VM, for its log of dirty pages.
+    pub fn vm(&self) -> Arc<VmFd> {
+        Arc::clone(&self.vm)
     }
 
     /// Runs on to its next report.

@@ -7,6 +7,9 @@
 //! `landing`, `install`). A region that is used before all of it has arrived knows its owed pages,
 //! and has them put in place while it is used (`arrivals`, `arrive`).
 //!
+//! Memory that processes share (a memfd) is never managed. [`SharedMemory`] is sent and received
+//! into all the same, also from a region and into one.
+//!
 //! ```no_run
 //! use std::ops::ControlFlow;
 //! use std::time::Duration;
@@ -59,8 +62,9 @@ pub use destination::RegionDestination;
 pub use pagoda_core::migrate::handshake::Codec;
 pub use pagoda_core::migrate::zero::ZeroPolicy;
 pub use pagoda_migrate::{
-    ClientTls, Counts, Credentials, Endpoint, Error, Event, Listener, LiveOptions, Moved, Otherwise, Pace,
-    Progress, ReceiveOptions, SendOptions, ServerTls, Token, Writer,
+    ClientTls, Counts, Credentials, DirtyLog, DirtyPages, Endpoint, Error, Event, Listener, LiveOptions,
+    Moved, Otherwise, OwnWrites, Pace, Progress, ReceiveOptions, SendOptions, ServerTls, SharedMemory, Token,
+    Writer,
 };
 
 use pagoda_linux::mem::range::PageRange;

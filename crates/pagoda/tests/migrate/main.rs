@@ -28,6 +28,10 @@ mod program;
 #[path = "../../../pagoda-migrate/tests/support/proxy.rs"]
 mod proxy;
 mod recovery;
+mod shared;
+#[allow(dead_code, reason = "each of the tests uses its own part")]
+#[path = "../../../pagoda-migrate/tests/support/shared_file.rs"]
+mod shared_file;
 mod sides;
 mod slowed;
 mod stirred;

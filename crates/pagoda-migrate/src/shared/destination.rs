@@ -1,0 +1,108 @@
+//! Shared memory into which an image arrives.
+//!
+//! It is emptied before anything arrives, and again if that comes to nothing. Content is written to
+//! the file, in pages that the kernel gets without clearing them first, and no process faults for
+//! it. This module must never make the file longer: a page that was cut off would read as zero.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+use pagoda_core::size::Bytes;
+use pagoda_linux::io::memory_file::check_writable;
+use pagoda_linux::io::sparse_file;
+
+use super::{PAGE, SharedMemory};
+use crate::receive::destination::Destination;
+
+/// Shared memory that is received into.
+pub(super) struct SharedDestination<'a> {
+    memory: &'a mut SharedMemory,
+    /// The length of its file before anything arrived.
+    file_len: u64,
+    /// A sender has come, and not all is done.
+    is_under_way: bool,
+}
+
+impl<'a> SharedDestination<'a> {
+    pub(super) const fn new(memory: &'a mut SharedMemory) -> Self {
+        Self { memory, file_len: 0, is_under_way: false }
+    }
+
+    /// All has arrived.
+    pub(super) fn show(mut self) {
+        self.is_under_way = false;
+    }
+
+    fn at(&self, offset: u64) -> u64 {
+        self.memory.offset + offset
+    }
+
+    fn empty(&self) -> io::Result<()> {
+        sparse_file::make_hole(&self.memory.file, self.at(0)..self.at(self.memory.len.get()))
+    }
+
+    /// Whether the file is as long as it was. A write would make a shorter one longer, up to the
+    /// end of the write.
+    fn check_len(&self) -> io::Result<()> {
+        if self.memory.check_len()? == self.file_len {
+            return Ok(());
+        }
+        Err(io::Error::other("the length of the shared memory was changed while it was received into"))
+    }
+
+    /// Lets `change` change the file, of which nothing may be cut off.
+    fn change(&self, change: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
+        self.check_len()?;
+        change(&self.memory.file)?;
+        self.check_len()
+    }
+}
+
+impl Destination for SharedDestination<'_> {
+    fn prepare(&mut self, size: Bytes) -> io::Result<()> {
+        let len = self.memory.len;
+        if size.get().checked_next_multiple_of(PAGE) != Some(len.get()) {
+            let why = format!(
+                "{size} are sent, and the shared memory to receive into has {len}; give as much as is sent"
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        // It may have been sealed since.
+        check_writable(&self.memory.file)?;
+        self.file_len = self.memory.check_len()?;
+        self.is_under_way = true;
+        self.empty()
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.change(|file| file.write_all_at(bytes, self.at(offset)))
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.memory.file.read_exact_at(into, self.at(offset))
+    }
+
+    fn clear(&self, range: Range<u64>) -> io::Result<()> {
+        let range = self.at(range.start)..self.at(range.end);
+        self.change(|file| sparse_file::write_zeroes(file, range))
+    }
+
+    fn discard(&self, range: Range<u64>) -> io::Result<()> {
+        sparse_file::make_hole(&self.memory.file, self.at(range.start)..self.at(range.end))
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        self.check_len()
+    }
+}
+
+impl Drop for SharedDestination<'_> {
+    fn drop(&mut self) {
+        if self.is_under_way {
+            // It worked before anything arrived; a seal that was set since keeps what has arrived.
+            let _ = self.empty();
+        }
+    }
+}
