@@ -6,15 +6,13 @@
 //! right one. The real `Word` is between them; the kernel is a lock around its state. As in
 //! `entry_sim`, each rule is also left out once and the check must fail.
 
-mod support;
-
 use std::collections::VecDeque;
 
 use pagoda_core::page_entry::{Backing, Granules, Word};
 use shuttle::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use shuttle::sync::{Arc, Mutex, RwLock};
 use shuttle::thread::{self, yield_now};
-use support::{fails, holds};
+use super::support::{fails, holds};
 
 const PAGE: Granules = Granules::range(0, 1);
 

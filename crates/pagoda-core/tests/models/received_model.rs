@@ -5,8 +5,6 @@
 //! point at which shuttle may switch threads. A map that reads and then writes back is checked,
 //! too, and must be caught.
 
-mod support;
-
 use std::convert::Infallible;
 
 use pagoda_core::migrate::geometry::Extent;
@@ -14,7 +12,7 @@ use pagoda_core::migrate::received::{Bits, ReceivedMap, words_for};
 use shuttle::sync::Arc;
 use shuttle::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use shuttle::thread;
-use support::{fails, holds};
+use super::support::{fails, holds};
 
 /// Pages around the border of two words, so that an extent is marked in two steps.
 const FIRST: u64 = 62;
