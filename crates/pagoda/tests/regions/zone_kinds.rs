@@ -1,17 +1,14 @@
 //! Zones by other rules than the default ones: weighted interleave, and reclaim of each zone by
 //! itself.
 
-#[allow(dead_code, reason = "each of the tests uses its own part")]
-mod support;
-
 use std::num::NonZeroU8;
 
 use pagoda::frames::zones::{Place, ZoneStats};
 use pagoda::{Bytes, Manager, ZonePolicy, ZoneReclaim};
 use pagoda_linux::testing::skip::skip_without_moves;
 
-use support::PAGE;
-use support::lines::{content, fill};
+use crate::support::PAGE;
+use crate::support::lines::{content, fill};
 
 fn zones(manager: &Manager) -> Vec<ZoneStats> {
     manager.zones().into_iter().map(|(_, zone)| zone).collect()

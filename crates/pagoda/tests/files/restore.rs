@@ -1,19 +1,14 @@
 //! Regions that are restored from images: content, eviction, writes, damage, sharing, the working
 //! set.
 
-#[path = "support/images.rs"]
-mod images;
-#[path = "../../pagoda-image/tests/support/mod.rs"]
-mod support;
-
 use std::fs;
 use std::path::Path;
 
-use images::manager;
+use crate::images::manager;
+use crate::support::{memory, scratch};
 use pagoda::{AccessError, BasePage, Bytes, Manager, Region, RestoreError};
 use pagoda_image::{Codec, Image, Key, PackOptions};
 use pagoda_linux::testing::random::Random;
-use support::{memory, scratch};
 
 fn key() -> Key {
     Key::new([8; 32])
@@ -21,7 +16,7 @@ fn key() -> Key {
 
 fn packed(memory: &Vec<u8>, path: &Path, codec: Codec, block_bytes: u32) {
     let options = PackOptions { codec, block_bytes, ..PackOptions::new(key()) };
-    support::packed(memory, path, options);
+    crate::support::packed(memory, path, options);
 }
 
 fn restored(manager: &Manager, path: &Path) -> Region {

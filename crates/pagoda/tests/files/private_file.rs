@@ -1,19 +1,14 @@
 //! Files that are shown privately: their content, writes that never reach them, eviction, files
 //! that others change or cut.
 
-#[path = "support/images.rs"]
-mod images;
-#[path = "../../pagoda-image/tests/support/mod.rs"]
-mod support;
-
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use images::manager;
+use crate::images::manager;
+use crate::support::{memory, scratch};
 use pagoda::{AccessError, BasePage, Bytes, Manager, MapFileError, Region};
 use pagoda_linux::testing::random::Random;
-use support::{memory, scratch};
 
 fn mapped(manager: &Manager, path: &Path) -> Region {
     match manager.map_file(path).map_private() {

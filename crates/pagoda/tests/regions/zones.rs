@@ -1,9 +1,6 @@
 //! Several zones in a real engine: every byte against a shadow, and the given, held and lost frames
 //! of each zone.
 
-#[allow(dead_code, reason = "each of the tests uses its own part")]
-mod support;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pagoda::frames::zones::{Place, ZoneStats, age_ratio};
@@ -14,8 +11,8 @@ use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::skip::{skip, skip_without_moves};
 use pagoda_linux::testing::wait::{EndsWith, until};
 
-use support::lines::{content, fill};
-use support::{PAGE, Shadow, settled};
+use crate::support::lines::{content, fill};
+use crate::support::{PAGE, Shadow, settled};
 
 fn builder(zones: &[(&str, u64, Place)]) -> ManagerBuilder {
     let builder = Manager::builder().user_mode_only(true).spill_to("/var/tmp", Bytes::gib(1));

@@ -1,9 +1,6 @@
 //! Huge frames of several zones, on real userfaultfd: the zone of each, that no zone exceeds its
 //! size, and that nothing is lost or seen by another owner when a zone becomes smaller.
 
-#[allow(dead_code, reason = "each of the tests uses its own part")]
-mod support;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pagoda::frames::zones::{Place, ZoneStats};
@@ -14,8 +11,8 @@ use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::skip::{skip, skip_without_moves};
 use pagoda_linux::testing::wait::until;
 
-use support::huge::{PAGES, expect, expect_zero, huge_bytes, region, write};
-use support::settled;
+use crate::support::huge::{PAGES, expect, expect_zero, huge_bytes, region, write};
+use crate::support::settled;
 
 fn builder(zones: &[(&str, u64, Place)]) -> Option<ManagerBuilder> {
     if skip_without_moves("huge frames of zones") {

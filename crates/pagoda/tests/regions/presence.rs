@@ -1,15 +1,12 @@
 //! What a region's owner can ask and say of its pages: where they are, that they come, and that
 //! they stay.
 
-#[allow(dead_code, reason = "each of the tests uses its own part")]
-mod support;
-
 use pagoda::{AccessError, Bytes, Manager, ManagerBuilder, PinError, Region};
 use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;
 
-use support::{PAGE, settled};
+use crate::support::{PAGE, settled};
 
 const BUDGET: Bytes = Bytes::mib(40);
 const MIB: usize = 1 << 20;

@@ -1,17 +1,12 @@
 //! Parts of files as memory, shared and private: their content, their ends, what lies around them.
 
-#[path = "support/images.rs"]
-mod images;
-#[path = "../../pagoda-image/tests/support/mod.rs"]
-mod support;
-
 use std::fs::{self, OpenOptions};
 use std::path::Path;
 
-use images::manager;
+use crate::images::manager;
+use crate::support::{memory, scratch};
 use pagoda::{AccessError, BasePage, Bytes, FileError, FileRegion, FileRegionBuilder, Manager, MapFileError};
 use pagoda_linux::testing::random::Random;
-use support::{memory, scratch};
 
 const PAGE: usize = 4096;
 

@@ -1,15 +1,12 @@
 //! A library's regions on real userfaultfd: every byte against a shadow, far beyond the budget.
 
-#[allow(dead_code, reason = "each of the tests uses its own part")]
-mod support;
-
 use pagoda::{BasePage, Bytes, Manager, Region};
 use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;
 
-use support::{PAGE, Shadow, settled};
+use crate::support::{PAGE, Shadow, settled};
 
 /// Every line is another.
 fn content(value: u64) -> [u8; PAGE] {

@@ -1,9 +1,6 @@
 //! Pages that change places between a local and a remote zone: every byte, the zones of hot and
 //! cold pages, and the counters.
 
-#[allow(dead_code, reason = "each of the tests uses its own part")]
-mod support;
-
 use std::ops::Range;
 
 use pagoda::frames::zones::Place;
@@ -12,7 +9,7 @@ use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;
 
-use support::{PAGE, Shadow, settled};
+use crate::support::{PAGE, Shadow, settled};
 
 fn builder(near: u64, far: u64) -> ManagerBuilder {
     Manager::builder().user_mode_only(true).zone("near", Bytes::mib(near), Place::Local).zone(

@@ -1,9 +1,6 @@
 //! Regions in huge frames, on real userfaultfd: their content, the frames behind it, and that no
 //! owner sees another's content.
 
-#[allow(dead_code, reason = "each of the tests uses its own part")]
-mod support;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pagoda::{BasePage, Bytes, Manager, ManagerBuilder, Region};
@@ -14,8 +11,8 @@ use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;
 
-use support::huge::{PAGES, expect, expect_zero, huge_bytes, region, write};
-use support::settled;
+use crate::support::huge::{PAGES, expect, expect_zero, huge_bytes, region, write};
+use crate::support::settled;
 
 fn builder(budget: Bytes) -> Option<ManagerBuilder> {
     if skip_without_moves("huge frames") {

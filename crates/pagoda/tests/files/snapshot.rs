@@ -1,14 +1,10 @@
 //! Regions that are saved to images while they are written, and restored.
 
-#[path = "support/images.rs"]
-mod images;
-#[path = "../../pagoda-image/tests/support/mod.rs"]
-mod support;
-
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
-use images::manager;
+use crate::images::manager;
+use crate::support::scratch;
 use pagoda::{Access, BasePage, Bytes, Region};
 use pagoda_image::{Codec, Image, Key, PackOptions};
 use pagoda_linux::testing::area::{Advice, Area};
@@ -16,7 +12,6 @@ use pagoda_linux::testing::directory::names;
 use pagoda_linux::testing::foreign::Foreign;
 use pagoda_linux::testing::length::is_long;
 use pagoda_linux::testing::sandbox::{Denial, deny_calls};
-use support::scratch;
 
 fn options() -> PackOptions {
     PackOptions::new(Key::new([4; 32]))
@@ -480,7 +475,9 @@ fn a_save_that_is_killed_leaves_the_old_image() {
     region.snapshot(&path, options(), || {}, || {}).expect("saved");
     for (moment, byte) in [("stop", 1), ("go_on", 1), ("never", 2)] {
         let mut command = std::process::Command::new(std::env::current_exe().expect("this"));
-        command.args(["--exact", "saving_process"]).env(SAVER, format!("{} {moment}", path.display()));
+        command
+            .args(["--exact", "snapshot::saving_process"])
+            .env(SAVER, format!("{} {moment}", path.display()));
         command.stdout(std::process::Stdio::null());
         let status = command.status().expect("it starts");
         assert_eq!(status.success(), byte == 2, "{moment}: {status}");
