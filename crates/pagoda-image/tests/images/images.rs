@@ -1,7 +1,5 @@
 //! Images as their users have them: packed, read back in any pieces, damaged, replaced, layered.
 
-mod support;
-
 use std::fs;
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
@@ -19,7 +17,7 @@ use pagoda_image::{
 };
 use pagoda_linux::testing::directory::names;
 use pagoda_linux::testing::random::Random;
-use support::{go_on, memory, packed, packed_in_parts, scratch};
+use crate::support::{go_on, memory, packed, packed_in_parts, scratch};
 
 fn key() -> Key {
     Key::new([5; 32])

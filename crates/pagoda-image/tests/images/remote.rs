@@ -1,7 +1,5 @@
 //! Images that lie elsewhere: read through [`RemoteFile`], whose copies may be damaged.
 
-mod support;
-
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -11,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use pagoda_image::{Image, ImageError, Key, PackOptions, RemoteFile, Touch, WorkingSet};
-use support::{memory, packed, scratch};
+use crate::support::{memory, packed, scratch};
 
 fn key() -> Key {
     Key::new([5; 32])
