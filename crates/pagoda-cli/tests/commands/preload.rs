@@ -1,6 +1,5 @@
 //! The effect of the preload library on its program: nothing more to load than the C library, and
 //! no frame on the stacks that its threads unwind.
-#![cfg(target_os = "linux")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -41,7 +40,7 @@ fn threads_that_are_unwound_end_as_they_should() {
     let ended = Command::new(env!("CARGO_BIN_EXE_pagoda"))
         .args(["run", "--quiet", "--best-effort", "--memory", "64M", "--"])
         .arg(std::env::current_exe().expect("this test"))
-        .args(["--exact", "threads_that_are_unwound_end_as_they_should"])
+        .args(["--exact", "preload::threads_that_are_unwound_end_as_they_should"])
         .env(ROLE, "1")
         .output()
         .expect("pagoda runs");

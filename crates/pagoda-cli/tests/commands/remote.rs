@@ -62,7 +62,7 @@ fn begin(url: &str, stats: &Path, password: Option<&Path>) -> Child {
         // Its child has the same.
         command.args(["sh", "-c", "\"$@\"; exit $?", "sh"]);
     }
-    command.arg(std::env::current_exe().expect("a path")).args(["--exact", "filler", "--nocapture"]);
+    command.arg(std::env::current_exe().expect("a path")).args(["--exact", "remote::filler", "--nocapture"]);
     command.env(ROLE, "1").stdin(Stdio::piped()).stdout(Stdio::piped());
     command.stderr(Stdio::piped()).spawn().expect("pagoda starts")
 }

@@ -41,7 +41,7 @@ fn counters(options: &[&str], direction: &str) -> serde_json::Value {
     let stats = scratch.path().join("stats.json");
     let mut command = Command::new(env!("CARGO_BIN_EXE_pagoda"));
     command.args(["run", "-q", "-m", BUDGET, "--file-limit", "0", "--stats"]).arg(&stats).args(options);
-    command.arg("--").arg(std::env::current_exe().expect("a path")).args(["--exact", "reader"]);
+    command.arg("--").arg(std::env::current_exe().expect("a path")).args(["--exact", "fetch_ahead::reader"]);
     command.env(ROLE, "1").env(DIRECTION, direction).env_remove("PAGODA_PRELOAD").stdin(Stdio::null());
     let output = command.output().expect("pagoda starts");
     assert!(output.status.success(), "{output:?}");

@@ -1,5 +1,4 @@
 //! `pagoda image` with images on servers of loopback: HTTP, HTTPS, and the requests of S3.
-#![cfg(feature = "remote")]
 
 use std::fs;
 use std::ops::ControlFlow;

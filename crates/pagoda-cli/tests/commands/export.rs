@@ -1,6 +1,6 @@
 //! `pagoda export` from the outside: of a real `pagoda run`, printed and served.
 
-#[path = "support/openmetrics.rs"]
+#[path = "../support/openmetrics.rs"]
 mod openmetrics;
 
 use std::io::{BufRead, BufReader, Read, Write};
