@@ -8,11 +8,11 @@
 
 use std::collections::VecDeque;
 
+use super::support::{fails, holds};
 use pagoda_core::page_entry::{Backing, Granules, Word};
 use shuttle::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use shuttle::sync::{Arc, Mutex, RwLock};
 use shuttle::thread::{self, yield_now};
-use super::support::{fails, holds};
 
 const PAGE: Granules = Granules::range(0, 1);
 

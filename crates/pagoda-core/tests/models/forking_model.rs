@@ -4,11 +4,11 @@
 //! The threads are shuttle's, the real word is between them. An opener that does not wait for
 //! passing forks is checked, too, and must be caught.
 
+use super::support::{fails, holds};
 use pagoda_core::fork::in_progress::{Begin, Forking};
 use shuttle::sync::Arc;
 use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use shuttle::thread;
-use super::support::{fails, holds};
 
 #[derive(Default)]
 struct Process {

@@ -7,12 +7,12 @@
 
 use std::convert::Infallible;
 
+use super::support::{fails, holds};
 use pagoda_core::migrate::geometry::Extent;
 use pagoda_core::migrate::received::{Bits, ReceivedMap, words_for};
 use shuttle::sync::Arc;
 use shuttle::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use shuttle::thread;
-use super::support::{fails, holds};
 
 /// Pages around the border of two words, so that an extent is marked in two steps.
 const FIRST: u64 = 62;

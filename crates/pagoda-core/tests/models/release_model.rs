@@ -4,13 +4,13 @@
 //! The threads are shuttle's, as in `entry_model`; the real `Queue` is between them, behind a lock.
 //! Rules are also left out and the check must fail.
 
+use super::queue_model::{Queued, start};
+use super::support::{fails, holds};
 use pagoda_core::release::batch::{Batch, Run};
 use pagoda_core::release::queue::{Piece, Queue, STALL_US, Taker};
-use super::queue_model::{Queued, start};
 use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use shuttle::sync::{Arc, Mutex};
 use shuttle::thread::yield_now;
-use super::support::{fails, holds};
 
 const ENTRIES: u64 = 6;
 

@@ -4,13 +4,13 @@
 //! The threads are shuttle's; the real `Spans` is between them, behind a lock. Rules are also left
 //! out and the check must fail.
 
+use super::queue_model::{Queued, start};
+use super::support::{fails, holds};
 use pagoda_core::release::queue::Taker;
 use pagoda_core::release::spans::{Outcome, Piece, Spans, Sweep, Wants};
-use super::queue_model::{Queued, start};
 use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use shuttle::sync::{Arc, Mutex};
 use shuttle::thread::yield_now;
-use super::support::{fails, holds};
 
 /// Entries of an owner: two pieces would be a thousand, so owners stand for pieces.
 const ENTRIES: u64 = 3;

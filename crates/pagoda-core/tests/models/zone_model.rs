@@ -6,12 +6,12 @@
 //! fail: a decision and its frames share one hold of the lock; and a cache's word that another
 //! thread has changed meanwhile is read again.
 
+use super::support::{fails, holds};
 use pagoda_core::zone::cache::{Cell, FrameCache};
 use pagoda_core::zone::{Grant, Shortage, Zone, ZonePolicy, Zones};
 use shuttle::sync::atomic::{AtomicU64, Ordering};
 use shuttle::sync::{Arc, Mutex};
 use shuttle::thread;
-use super::support::{fails, holds};
 
 const THREADS: usize = 3;
 /// Fewer than threads.

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::support::{go_on, memory, packed, packed_in_parts, scratch};
 use pagoda_core::image::LEN_BYTES_MOST;
 use pagoda_core::image::digest::ROOT_BYTES;
 use pagoda_core::image::header::{HEADER_BYTES, Header};
@@ -17,7 +18,6 @@ use pagoda_image::{
 };
 use pagoda_linux::testing::directory::names;
 use pagoda_linux::testing::random::Random;
-use crate::support::{go_on, memory, packed, packed_in_parts, scratch};
 
 fn key() -> Key {
     Key::new([5; 32])

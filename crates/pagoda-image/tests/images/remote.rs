@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use pagoda_image::{Image, ImageError, Key, PackOptions, RemoteFile, Touch, WorkingSet};
 use crate::support::{memory, packed, scratch};
+use pagoda_image::{Image, ImageError, Key, PackOptions, RemoteFile, Touch, WorkingSet};
 
 fn key() -> Key {
     Key::new([5; 32])
