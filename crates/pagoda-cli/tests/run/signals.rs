@@ -43,6 +43,16 @@ pub fn line(says: &mut impl BufRead) -> String {
     line.trim_end().to_owned()
 }
 
+/// A test that failed leaves no program behind, which would take a processor until someone ends it.
+impl Drop for Running {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let _ = kill_process_group(Pid::from_child(&self.pagoda), Signal::KILL);
+            let _ = self.pagoda.wait();
+        }
+    }
+}
+
 impl Running {
     pub fn to_pagoda(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.pagoda), signal).expect("sent");

@@ -155,7 +155,7 @@ fn wait(child: &mut Child, limit: Duration) -> Result<std::process::ExitStatus, 
         if begin.elapsed() > limit {
             break;
         }
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(5));
     }
     let programs = tree::with_descendants(child.id());
     let told: Vec<String> = programs.iter().map(|&program| tree::threads(program)).collect();
