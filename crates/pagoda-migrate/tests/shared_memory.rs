@@ -37,6 +37,7 @@ fn live_options(codec: Codec, channels: u16) -> LiveOptions {
         downtime: Duration::from_millis(5),
         rounds: 6,
         otherwise: Otherwise::StopForLonger,
+        slow_most_percent: 0,
     }
 }
 

@@ -77,7 +77,13 @@ impl Writer for &Processor {
 
 fn options() -> LiveOptions {
     let send = SendOptions { stall: Duration::from_secs(60), ..SendOptions::default() };
-    LiveOptions { send, downtime: Duration::ZERO, rounds: 4, otherwise: Otherwise::StopForLonger }
+    LiveOptions {
+        send,
+        downtime: Duration::ZERO,
+        rounds: 4,
+        otherwise: Otherwise::StopForLonger,
+        slow_most_percent: 0,
+    }
 }
 
 /// Moves the memory of a guest that runs meanwhile, and compares. `log` makes its log, of the

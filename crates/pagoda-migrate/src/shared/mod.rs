@@ -92,6 +92,7 @@ const PAGE: u64 = OS_PAGE as u64;
 ///         downtime: Duration::from_millis(300),
 ///         rounds: 30,
 ///         otherwise: Otherwise::StopForLonger,
+///         slow_most_percent: 0,
 ///     };
 ///     here.migrate_to(&to, &options, &mut Guest, &mut Processors, &mut |_, _| Continue(()))
 /// });
