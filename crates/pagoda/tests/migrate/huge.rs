@@ -190,9 +190,9 @@ fn content_that_comes_in_pieces_is_huge_later_if_it_is_dense() {
             assert_eq!(to.stats().huge_arrived, 0, "{base}: a thread may wait for each piece");
             until("dense places are huge", || to.stats().huge_rebuilt >= 2);
             assert_equal(&region, &arrived, &format!("{base}"));
+            assert_eq!(to.stats().huge_rebuilt, 2, "{base}: those alone");
             arrived.page_out(0, arrived.len()).expect("stored");
             assert_equal(&region, &arrived, &format!("{base}, from the store"));
-            assert_eq!(to.stats().huge_rebuilt, 2, "{base}: those alone");
         });
         sent.expect("sent");
     }

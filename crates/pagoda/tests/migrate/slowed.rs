@@ -270,7 +270,11 @@ fn a_region_beyond_its_budget_loses_no_write_to_slowing_down() {
         return;
     }
     for base in [BasePage::K4, BasePage::K64] {
-        let from = manager(Bytes::mib(13), base);
+        let from = manager(Bytes::mib(16), base);
+        // Half as much again as there is room for.
+        let beside = from.region(Bytes::mib(8)).create().expect("a region");
+        let content: [u8; PAGE] = std::array::from_fn(|at| at as u8);
+        (0..beside.len() / PAGE).for_each(|page| beside.write_words(page * PAGE, &content).expect("written"));
         let region = region(&from);
         let deaf = Deaf::new(&region);
         let context = format!("{base:?}");
