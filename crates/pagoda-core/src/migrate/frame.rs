@@ -1,8 +1,8 @@
 //! Frames: the messages of a channel after the handshake, from the sender to the receiver.
 //!
 //! A header of 48 bytes, then as many bytes of payload as it says: at most a stripe. The digest
-//! ([`digest`](super::digest)) is of the content in the sender's memory, so that it covers the codec
-//! as well as the wire. Only a payload that the sender's store packed is digested as packed bytes.
+//! ([`super::digest`]) is of the content in the sender's memory, so that it covers the codec as
+//! well as the wire. Only a payload that the sender's store packed is digested as packed bytes.
 //! The digest guards against accidents; TLS guards against attackers.
 
 use super::fields::{Damaged, Put, Take};

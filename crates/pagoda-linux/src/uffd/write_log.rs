@@ -42,7 +42,7 @@ impl WriteLog {
     /// Calls `written` with each run of pages that is in the page table and was written since it
     /// was protected, and protects it. Then calls `absent` with each run that is not in the page
     /// table, and not protected either. A page of shared memory may hold something all the same,
-    /// and have lost its mark: [`protect`](Self::protect) it and take it as written.
+    /// and have lost its mark: [`protect`](Tracked::protect) it and take it as written.
     ///
     /// # Errors
     /// `EPERM`: a part of the range is another mapping now. `Unsupported` before Linux 6.7. That of
