@@ -80,6 +80,12 @@ impl ContentDigest {
         Self { key, into_stripe, left: len, blocks: [0; BLOCKS], count: 0, begun: None }
     }
 
+    /// How many bytes are still to come.
+    #[must_use]
+    pub const fn left(&self) -> usize {
+        self.left
+    }
+
     /// How many bytes are left of the block that is next. To add them all at once takes half as
     /// long as in parts.
     #[must_use]

@@ -3,7 +3,7 @@
 //!
 //! A thread that runs for 1 ms at `percent` 75 owes 3 ms, and its next such fault pays them. So it
 //! keeps `100 - percent` of its time whatever it does, and no other thread pays for it. A fault
-//! that owes little waits for nothing, and what it owes is added to the next. Only so many pages
+//! with a small debt does not wait, and the debt is added to the next. Only so many pages
 //! fault as are needed to collect all debts of some threads: a fault costs time of its own, which
 //! no account knows. This module must never read a clock or know an address.
 
@@ -23,7 +23,7 @@ pub const WAIT_LEAST_NS: u64 = 200_000;
 const CREDIT_MOST_NS: i64 = 100_000_000;
 
 /// Pages are chosen so that the faults of one thread would wait this long each. With up to twenty
-/// threads at work each still finds enough of them to pay what it owes.
+/// threads at work each still finds enough of them to pay its debt.
 const WAIT_PLANNED_NS: u64 = WAIT_MOST_NS / 20;
 
 /// Accounts of threads. Two threads that share one by chance wait for less.

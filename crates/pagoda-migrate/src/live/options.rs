@@ -24,7 +24,7 @@ pub struct LiveOptions {
     pub otherwise: Otherwise,
     /// How much of their time threads lose at most, in percent, where rounds don't help: then some
     /// of the pages that were written fault once more, and those faults wait, 10 ms each at most. A
-    /// thread that reads such a page waits as well. 0: none waits; what is beyond 90 counts as 90.
+    /// thread that reads such a page waits as well. 0: none waits; more than 90 counts as 90.
     /// [`SLOW_MOST_PERCENT`](Self::SLOW_MOST_PERCENT) is enough for most writers. A source that
     /// can't do so passes it over.
     pub slow_most_percent: u8,

@@ -101,7 +101,7 @@ impl Destination for SharedDestination<'_> {
 impl Drop for SharedDestination<'_> {
     fn drop(&mut self) {
         if self.is_under_way {
-            // It worked before anything arrived; a seal that was set since keeps what has arrived.
+            // It worked before anything arrived; a seal that was set since keeps the content.
             let _ = self.empty();
         }
     }

@@ -50,7 +50,6 @@ pub(crate) enum Origin<'a> {
 /// A frame's content, of which some is still to be read.
 pub(crate) struct Arriving<'a> {
     origin: Origin<'a>,
-    left: usize,
     digest: ContentDigest,
     wanted: u64,
     is_checked: bool,
@@ -61,15 +60,14 @@ pub(crate) struct Arriving<'a> {
 }
 
 impl<'a> Arriving<'a> {
-    /// Content of `len` bytes, whose `digest` is to become `wanted`.
+    /// Content of as many bytes as `digest` is for, which is to become `wanted`.
     pub(crate) fn new(
         origin: Origin<'a>,
-        len: usize,
         (digest, wanted): (ContentDigest, u64),
         channel: u16,
         stall: Duration,
     ) -> Self {
-        Self { origin, left: len, digest, wanted, is_checked: false, channel, stall, failed: None }
+        Self { origin, digest, wanted, is_checked: false, channel, stall, failed: None }
     }
 
     /// The outcome of applying it: an error of the content itself comes first. A destination that
@@ -96,7 +94,7 @@ impl Content for Arriving<'_> {
     }
 
     fn read(&mut self, into: &mut [u8]) -> io::Result<()> {
-        assert!(into.len() <= self.left, "no more is read than was sent");
+        assert!(into.len() <= self.digest.left(), "no more is read than was sent");
         if into.is_empty() {
             return Ok(());
         }
@@ -120,12 +118,11 @@ impl Content for Arriving<'_> {
             }
         };
         read.map_err(|error| self.fail(error))?;
-        self.left -= into.len();
         Ok(())
     }
 
     fn check(&mut self) -> io::Result<()> {
-        assert!(self.left == 0, "all is read before it is checked");
+        assert!(self.digest.left() == 0, "all is read before it is checked");
         if self.failed.is_some() {
             return Err(ErrorKind::InvalidData.into());
         }

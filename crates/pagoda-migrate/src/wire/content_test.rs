@@ -27,7 +27,7 @@ fn read(len: usize, sent: usize, wanted: u64, parts: &[usize]) -> (Vec<u8>, Resu
     let socket = Socket::new(Kind::Unix(own), STALL).expect("a socket");
     let mut input = BufReader::new(Connection::Plain(socket));
     let digest = ContentDigest::new(KEY, FIRST, len);
-    let mut arriving = Arriving::new(Origin::Wire(&mut input), len, (digest, wanted), 3, STALL);
+    let mut arriving = Arriving::new(Origin::Wire(&mut input), (digest, wanted), 3, STALL);
     let (mut into, mut at) = (vec![0; len], 0);
     let read = parts.iter().try_for_each(|part| {
         at += part;
@@ -61,7 +61,7 @@ fn packed_content_is_checked_where_it_is_unpacked() {
         let mut unpacker = Unpacker::new(Codec::Lz4).expect("memory");
         let origin = Origin::Packed(&mut unpacker, &packed[..len]);
         let digest = ContentDigest::new(KEY, 0, content.len());
-        let mut arriving = Arriving::new(origin, content.len(), (digest, wanted), 3, STALL);
+        let mut arriving = Arriving::new(origin, (digest, wanted), 3, STALL);
         assert!(!arriving.is_in_parts());
         let mut into = vec![0; content.len()];
         let outcome = arriving.read(&mut into).and_then(|()| arriving.check()).map_err(Error::Destination);

@@ -285,7 +285,7 @@ fn receive(
 ) -> Result<(), Error> {
     let len = extent.len().as_usize();
     let of_ours = ContentDigest::new(shared.key, extent.first(), len);
-    let mut arriving = Arriving::new(origin, len, (of_ours, digest), channel, shared.stall);
+    let mut arriving = Arriving::new(origin, (of_ours, digest), channel, shared.stall);
     let received = shared.apply.receive(channel, extent, &mut arriving, &mut room[..len]);
     arriving.explain(received)?;
     shared.progress.add(Count::Data, u64::from(extent.count()));

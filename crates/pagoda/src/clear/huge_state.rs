@@ -2,12 +2,12 @@
 //!
 //! A region in huge frames gets one wherever a whole one fits: aligned, on an empty place, and with
 //! room in the budget (`fault/huge.rs`). A region in base pages of 64 KiB gets some ahead of a
-//! stream of writes (`fault/around.rs`), and where dense content arrives (`migrate/huge.rs`). A
-//! huge frame leaves whole. It is stored, and swapped in, by base pages (`reclaim/huge.rs`); once
-//! all of them are back they are collapsed (`reclaim/collapse.rs`). A frame is made ready without
-//! the gate (`clear/huge.rs`). It moves with the gate shared, as pages do, and whole or not at all:
-//! the kernel would split it, and parts that were moved out of huge pages came back wrong in our
-//! tests. This module must never hand out a frame that holds anything.
+//! stream of writes (`fault/around.rs`), and every region where dense content arrives
+//! (`migrate/huge.rs`). A huge frame leaves whole. It is stored, and swapped in, by base pages
+//! (`reclaim/huge.rs`); once all of them are back they are collapsed (`reclaim/collapse.rs`). A
+//! frame is made ready without the gate (`clear/huge.rs`). It moves with the gate shared, as pages
+//! do, and whole or not at all: the kernel would split it, and parts that were moved out of huge
+//! pages came back wrong in our tests. This module must never hand out a frame that holds anything.
 
 use std::ops::{Deref, DerefMut, Range};
 

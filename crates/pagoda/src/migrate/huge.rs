@@ -169,13 +169,16 @@ impl Engine {
     /// once that is worth it: also what came to them before, or by another channel, since each of
     /// them looks after its own.
     pub(super) fn note_arrived(&self, range: PageRange) {
+        if !self.huge.come_whole() {
+            return;
+        }
         let table = self.gate_shared();
         let first = range.start() & !(HUGE_FRAME - 1);
         for address in (first..range.end()).step_by(HUGE_FRAME) {
             let Some((span, block)) = self.place_for_huge(&table, address) else { continue };
             let words = block.words(span);
             let is_dense = words.iter().all(|word| block.is_whole(*word));
-            if is_dense && !words[0].is_huge() && self.huge.come_whole() {
+            if is_dense && !words[0].is_huge() {
                 self.huge.note_broken(block.range.start());
             }
         }

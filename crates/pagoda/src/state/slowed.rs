@@ -1,6 +1,7 @@
 //! Which pages of a region slow a thread down: their next fault waits for a moment.
 //!
-//! One [`SlowedPages`] for each region whose migration slows its writers down, none nearly always.
+//! One [`SlowedPages`] for each region with a migration that slows its writers down, nearly always
+//! none.
 //! A fault that waits is in a list of bounded length while its thread sleeps in the kernel, and a
 //! thread of the migration wakes it. Woken it faults again, and is served. Nothing is lost if it
 //! is woken too early, or if it is gone. This module must never fill a page, nor keep a fault

@@ -367,7 +367,7 @@ impl Engine {
     }
 
     /// The reason to stop where memory is short: that of the store, if it has refused content in
-    /// the last so many nanoseconds, since what it refuses stays, too.
+    /// the last so many nanoseconds, since refused content stays, too.
     pub(crate) fn why_short(&self, within_ns: u64) -> StopReason {
         let refusal = *self.refusal.lock().unwrap_or_else(PoisonError::into_inner);
         let recent = refusal.filter(|(at_ns, _)| ran_ns().saturating_sub(*at_ns) < within_ns);

@@ -160,7 +160,7 @@ fn where_the_base_page_is_smaller_only_full_frames_come_in_huge_frames() {
         let expected = [PAGES, PAGES, PAGES - 1, 256, 1, PAGES - 1];
         assert_eq!([0, 1, 2, 3, 4, 5].map(|n| held(&arrived, frame(n))), expected, "{context}");
         assert_equal(&region, &arrived, &context);
-        // A part of a frame is evicted, and of another one discarded: what is around it stays.
+        // A part of a frame is evicted, and of another one discarded: the rest stays.
         arrived.page_out(100 * PAGE, 40 * PAGE).expect("stored");
         for one in [&region, &arrived] {
             one.discard((frame(1).start + 16) * PAGE, 100 * PAGE).expect("discarded");
