@@ -37,7 +37,7 @@ pub fn check_kind(file: &File) -> io::Result<()> {
             return Err(refused(kind, "the file is no shared memory; use a memfd, or a file in /dev/shm"));
         }
     }
-    if fcntl_getfl(file)? & OFlags::RWMODE == OFlags::WRONLY {
+    if ![OFlags::RDONLY, OFlags::RDWR].contains(&(fcntl_getfl(file)? & OFlags::RWMODE)) {
         let why = "the shared memory was opened to be written only; open it to be read as well";
         return Err(refused(io::ErrorKind::PermissionDenied, why));
     }
