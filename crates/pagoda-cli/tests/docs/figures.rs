@@ -21,7 +21,14 @@ struct Table {
     unit: String,
     /// The name of the other side.
     baseline: String,
+    /// The name of the last figure's column.
+    #[serde(default = "ratio")]
+    figure: String,
     rows: Vec<Row>,
+}
+
+fn ratio() -> String {
+    "ratio".into()
 }
 
 /// A row: the places of its figures in the command's report.
@@ -132,7 +139,7 @@ impl Table {
         commits.dedup();
         let Machine { cpu, cores, kernel } = &first.machine;
         let plural = if count == 1 { "" } else { "s" };
-        let Self { command, unit, baseline, rows, .. } = self;
+        let Self { command, unit, baseline, figure, rows, .. } = self;
         let has_sides = rows.iter().any(|row| row.pagoda.is_some() || row.baseline.is_some());
         let (sides, under) = if has_sides {
             (format!("Pagoda, {unit} | {baseline}, {unit} | "), "---|---|")
@@ -142,7 +149,7 @@ impl Table {
         let commits = commits.join(", ");
         let head = format!(
             "`{command}`, {count} run{plural}, commit {commits}, {cores} processors ({cpu}), Linux {kernel}:\n\n\
-             | row | {sides}ratio | aim | reached |\n|---|{under}---|---|---|\n"
+             | row | {sides}{figure} | aim | reached |\n|---|{under}---|---|---|\n"
         );
         head + &rows.iter().map(|row| row.line(&runs, has_sides)).collect::<String>()
     }
