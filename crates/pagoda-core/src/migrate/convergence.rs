@@ -4,7 +4,8 @@
 //! A live source writes while it is copied, so each round leaves newly written pages. Once the
 //! remainder fits into the allowed downtime, the source is stopped and the rest is copied. If the
 //! remainder does not shrink, the source is throttled, a step at a time. If that does not help
-//! either, or the rounds are used up, the last resort is taken. This module must never read a clock
+//! either, or the rounds are used up, the last resort is taken. Where the source writes little, rounds
+//! go on for a moment after the remainder fits: the source stands still for less than was allowed. This module must never read a clock
 //! or stop a source: the caller passes the outcome of a round, and gets a verdict.
 
 use crate::size::Bytes;
@@ -12,6 +13,14 @@ use crate::size::Bytes;
 /// A round has helped if fewer bytes were written in it than this part of those of the round
 /// before, in percent.
 const SHRINKS_TO_PERCENT: u64 = 75;
+
+/// A remainder that fits is sent while the source runs, if that takes at most this part of the time of
+/// the round before, and so leaves as small a part of it. All such rounds together take little longer
+/// than the allowed downtime.
+const SHORTENS_TO_PART: u64 = 4;
+
+/// It isn't if it takes this long: the messages at the end of a round take about as long.
+const SHORT_MS: u64 = 2;
 
 /// The first throttle, and by how much each further one is stronger, in percent of the source's
 /// time.
@@ -97,20 +106,27 @@ impl Convergence {
         self.rounds += 1;
         // At the rate of this round, rounded up: an unknown rate counts as slow, unless there is
         // nothing to send.
-        let fits = |bytes: Bytes| {
-            let ms = match round.sent.get() {
-                _ if bytes == Bytes::ZERO => 0,
-                0 => u128::MAX,
-                sent => {
-                    (u128::from(bytes.get()) * u128::from(round.took_ms.max(1))).div_ceil(u128::from(sent))
-                }
-            };
-            ms <= u128::from(self.limits.downtime_ms)
+        let took_ms = round.took_ms.max(1);
+        let ms_of = |bytes: Bytes| match round.sent.get() {
+            _ if bytes == Bytes::ZERO => 0,
+            0 => u64::MAX,
+            sent => {
+                let ms = (u128::from(bytes.get()) * u128::from(took_ms)).div_ceil(u128::from(sent));
+                u64::try_from(ms).unwrap_or(u64::MAX)
+            }
         };
+        let fits = |bytes: Bytes| ms_of(bytes) <= u64::from(self.limits.downtime_ms);
+        let is_last = self.rounds >= self.limits.rounds;
         if fits(round.left) {
-            return Verdict::StopAndCopy;
+            let rest_ms = ms_of(round.left);
+            let shortens = rest_ms > SHORT_MS && rest_ms.saturating_mul(SHORTENS_TO_PART) <= took_ms;
+            if is_last || !shortens {
+                return Verdict::StopAndCopy;
+            }
+            self.written = Some(round.written);
+            return Verdict::Again;
         }
-        if self.rounds >= self.limits.rounds {
+        if is_last {
             return self.last_resort();
         }
         let before = self.written.replace(round.written).unwrap_or(round.sent);

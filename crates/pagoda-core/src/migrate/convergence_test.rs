@@ -34,9 +34,31 @@ fn migrate(source: &Source, limits: Limits) -> (Vec<Verdict>, u64) {
 }
 
 #[test]
-fn an_idle_source_is_stopped_after_one_round() {
+fn an_idle_source_is_stopped_when_almost_nothing_is_left() {
     let idle = Source { image: 65_536, working_set: 16, writes_per_s: 1, line_per_s: 1024 };
-    assert_eq!(migrate(&idle, LIMITS), (vec![Verdict::StopAndCopy], 15));
+    assert_eq!(migrate(&idle, LIMITS), (vec![Verdict::Again, Verdict::StopAndCopy], 0));
+    // It may have one round alone.
+    assert_eq!(migrate(&idle, Limits { rounds: 1, ..LIMITS }), (vec![Verdict::StopAndCopy], 15));
+    let still = Source { writes_per_s: 0, ..idle };
+    assert_eq!(migrate(&still, LIMITS), (vec![Verdict::StopAndCopy], 0));
+}
+
+#[test]
+fn a_remainder_that_fits_is_sent_once_more_if_that_leaves_a_quarter() {
+    let source = |writes_per_s| Source { image: 8192, working_set: 8192, writes_per_s, line_per_s: 1024 };
+    // 8 s, 1 s, 125 ms that would do, 15 ms, and 1 ms.
+    let again = Verdict::Again;
+    assert_eq!(migrate(&source(128), LIMITS), (vec![again, again, again, Verdict::StopAndCopy], 0));
+    let mut convergence = Convergence::new(LIMITS);
+    let round = |sent, left| Round {
+        sent: Bytes::mib(sent),
+        took_ms: sent,
+        left: Bytes::mib(left),
+        written: Bytes::mib(left),
+    };
+    assert_eq!(convergence.judge(round(1000, 250)), Verdict::Again);
+    // It writes the same pages all the while.
+    assert_eq!(convergence.judge(round(250, 250)), Verdict::StopAndCopy);
 }
 
 #[test]
@@ -95,7 +117,7 @@ fn a_source_whose_pages_go_out_for_others_is_not_throttled() {
     }
     assert_eq!(convergence.judge(round(2048, 2048, 2048)), Verdict::Throttle(THROTTLE_FIRST_PERCENT));
     // Nor is it stopped for longer than asked because of them.
-    assert_eq!(convergence.judge(round(2048, 256, 0)), Verdict::StopAndCopy);
+    assert_eq!(convergence.judge(round(512, 256, 0)), Verdict::StopAndCopy);
 }
 
 proptest! {
