@@ -10,6 +10,7 @@ pub mod partial_file;
 pub mod positioned;
 pub mod ring;
 pub mod shared_file;
+pub mod socket_queue;
 pub mod sparse_file;
 pub mod tcp;
 pub mod unfinished_file;

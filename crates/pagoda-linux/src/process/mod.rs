@@ -19,4 +19,5 @@ pub mod signal_again;
 pub mod spare_descriptor;
 pub mod tcb;
 pub mod thread;
+pub mod turns;
 pub mod valgrind;

@@ -19,6 +19,8 @@ use pagoda_core::migrate::reply::Reply;
 use pagoda_core::migrate::wanted::group_of;
 use pagoda_core::page::OS_PAGE;
 use pagoda_linux::codec::pack::PageUnpacker;
+use pagoda_linux::process::thread::raise_priority;
+use pagoda_linux::process::turns::take_short_turns;
 
 use crate::error::Error;
 use crate::live::Rounds;
@@ -188,12 +190,20 @@ fn crew<'b>(
 ) -> Result<(), Error> {
     type Task<'c> = Box<dyn FnOnce() -> Result<(), Error> + Send + 'c>;
     let (owed, geometry) = (&rounds.data, rounds.geometry);
+    closers.iter().take(streams.len()).for_each(Closer::shorten_queue);
     let mut tasks: Vec<Task<'_>> = Vec::with_capacity(streams.len() + askers.len());
     for mut lane in streams {
-        tasks.push(Box::new(move || lane.bring_all(owed, geometry)));
+        tasks.push(Box::new(move || {
+            take_short_turns();
+            lane.bring_all(owed, geometry)
+        }));
     }
     for mut lane in askers {
-        tasks.push(Box::new(move || lane.answer(owed, geometry)));
+        tasks.push(Box::new(move || {
+            // Threads of the other side wait for the answers.
+            raise_priority();
+            lane.answer(owed, geometry)
+        }));
     }
     workers::run(orders, tasks, closers, Shutdown::Write, look).map(drop)
 }

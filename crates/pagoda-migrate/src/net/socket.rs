@@ -13,6 +13,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use pagoda_core::time::ran_clock::LONGEST_NS;
+use pagoda_linux::io::socket_queue::shorten_queue;
 use pagoda_linux::process::thread::ran_ns;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -207,6 +208,14 @@ impl Write for Socket {
 pub(crate) struct Closer(Kind);
 
 impl Closer {
+    /// Keeps little of what is sent on the way: a page that is asked for may be among it.
+    pub(crate) fn shorten_queue(&self) {
+        match &self.0 {
+            Kind::Tcp(stream) => shorten_queue(stream),
+            Kind::Unix(stream) => shorten_queue(stream),
+        }
+    }
+
     pub(crate) fn close(&self, how: Shutdown) {
         // One that is closed already can't be closed.
         let _ = match &self.0 {

@@ -17,6 +17,8 @@ use pagoda_core::migrate::geometry::{Extent, STRIPE_PAGES};
 use pagoda_core::migrate::missing::{MISSING_BYTES, Missing};
 use pagoda_core::migrate::pages::PageSet;
 use pagoda_core::migrate::reply::{Failure, Reply};
+use pagoda_linux::process::thread::raise_priority;
+use pagoda_linux::process::turns::take_short_turns;
 
 use crate::error::Error;
 use crate::net::connection::{Connection, lost};
@@ -259,10 +261,12 @@ impl Arriving<'_> {
         orders.hurry();
         let (left, wants) = (&AtomicUsize::new(streams.len()), self.arrivals.wants());
         wants.go_on();
+        closers.iter().take(streams.len()).for_each(Closer::shorten_queue);
         type Task<'a> = Box<dyn FnOnce() -> Result<Option<Inlet<'a>>, Error> + Send + 'a>;
         let mut tasks: Vec<Task<'_>> = Vec::with_capacity(closers.len());
         for stream in streams {
             tasks.push(Box::new(move || {
+                take_short_turns();
                 self.run_stream(stream, shared, orders).inspect_err(|_| wants.lose())?;
                 if left.fetch_sub(1, Ordering::AcqRel) == 1 {
                     wants.end();
@@ -272,6 +276,7 @@ impl Arriving<'_> {
         }
         for (channel, connection) in (geometry.channels()..).zip(askers) {
             tasks.push(Box::new(move || {
+                raise_priority();
                 let inlet = Inlet::asked(shared, channel, connection, orders)?;
                 let asked = page_requests::run(inlet, wants, shared.progress);
                 asked.map(Some).inspect_err(|_| wants.lose())
