@@ -13,13 +13,17 @@ use std::time::Duration;
 use pagoda_core::migrate::handshake::Codec;
 use pagoda_core::migrate::zero::ZeroPolicy;
 use pagoda_core::size::Bytes;
+use pagoda_linux::io::sparse_file::data_in;
 use pagoda_linux::testing::access::Access;
+use pagoda_linux::testing::large_pages;
 use pagoda_linux::testing::random::{Random, runs};
 use pagoda_linux::testing::sandbox::{Denial, deny_userfaultfd, hide_userfaultfd_device};
 use pagoda_linux::testing::shared::SharedMapping;
+use pagoda_linux::testing::skip::skip;
+use pagoda_linux::testing::wait::until;
 use pagoda_migrate::{
-    Counts, Endpoint, Error, Listener, LiveOptions, Moved, Otherwise, OwnWrites, ReceiveOptions, SendOptions,
-    SharedArrival, SharedMemory, Writer,
+    Counts, Endpoint, Error, Event, Listener, LiveOptions, Moved, Otherwise, OwnWrites, ReceiveOptions,
+    SendOptions, SharedArrival, SharedMemory, Writer,
 };
 use support::STALL;
 use support::proxy::{Fault, Plan, line};
@@ -30,6 +34,9 @@ const PAGES: usize = LEN / PAGE;
 /// Pages that never held anything, and pages that were written with zeroes.
 const HOLES: usize = 5;
 const ZEROES: usize = 7;
+
+/// The signal's number, on all that Pagoda runs on.
+const SIGBUS: i32 = 7;
 
 fn options(codec: Codec, channels: u16, rounds: u32) -> LiveOptions {
     LiveOptions {
@@ -129,14 +136,10 @@ fn is_poisoned(access: &Access, shared: &Shared, page: usize) -> bool {
     match access.touch(shared.mapping.range().start() + page * PAGE) {
         Ok(()) => false,
         Err(signal) => {
-            assert_eq!(signal, libc_sigbus());
+            assert_eq!(signal, SIGBUS);
             true
         }
     }
-}
-
-const fn libc_sigbus() -> i32 {
-    7
 }
 
 /// Writes words until it is stopped.
@@ -529,6 +532,84 @@ fn an_owed_page_that_is_no_hole_ends_it_before_the_switch() {
             other => panic!("{other:?}"),
         }
         assert!(attempt < 50, "it was always a moment too late");
+    }
+}
+
+/// All pages arrive in the first round, and are told as written: so all are owed. Where `holds` is
+/// set a device holds one of them.
+fn move_to_large_pages(to: &Shared, holds: bool) -> Outcome {
+    let from = source();
+    let held = Mutex::new(None);
+    let is_held = AtomicBool::new(!holds);
+    let mut tells_all = Looks::new(|look, dirty: &mut pagoda_migrate::DirtyPages<'_>| {
+        if look == 2 {
+            until("a page is held", || is_held.load(Ordering::Acquire));
+            // Many runs, of which each divides what came together.
+            (0..dirty.pages())
+                .filter(|page| holds || page % 13 < 9)
+                .for_each(|page| dirty.add(page..page + 1));
+        }
+        Ok(())
+    });
+    let listener = Listener::bind(&support::any_port()).expect("a listener");
+    let at = listener.endpoint().expect("an address");
+    thread::scope(|scope| {
+        let receiver = scope.spawn(|| {
+            let (mut memory, receiving) = (to.memory(), receive_options(ZeroPolicy::Drop));
+            let mut watch = |event: Event<'_>| {
+                let Event::Moving(progress) = event else { return Continue(()) };
+                if progress.counts().data_pages > 0 && !is_held.load(Ordering::Acquire) {
+                    // One that was never sent came with others.
+                    let at = |page: usize| to.offset(page * PAGE);
+                    let has_data =
+                        |page: &usize| data_in(&to.file, at(*page)..at(page + 1)).expect("asked").is_some();
+                    if let Some(page) = (0..PAGES).step_by(HOLES).find(has_data) {
+                        let other = SharedMapping::of(&to.file, to.offset(0), LEN).expect("mapped");
+                        *held.lock().expect("no panic") = Some(other.hold(page * PAGE).expect("held"));
+                        is_held.store(true, Ordering::Release);
+                    }
+                }
+                Continue(())
+            };
+            let arrival = memory.receive_late(to.mapping.as_ptr(), listener, &receiving, &mut watch)?;
+            thread::scope(|scope| {
+                let reader = scope.spawn(|| {
+                    let mut random = Random::new(1, 1);
+                    (0..PAGES).for_each(|_| check(to, random.below(PAGES), "large pages"));
+                });
+                let received = rest(arrival);
+                reader.join().expect("the reader");
+                received
+            })
+        });
+        let options = options(Codec::None, 2, 1);
+        let sent =
+            from.memory().migrate_to(&at, &options, &mut tells_all, &mut Idle, &mut |_, _| Continue(()));
+        (sent, receiver.join().expect("the receiver"))
+    })
+}
+
+#[test]
+fn pages_that_came_together_are_owed_one_by_one_or_the_switch_is_refused() {
+    for holds in [false, true] {
+        let file = match large_pages::file(Shared::file_len(LEN)) {
+            Ok(file) => file,
+            Err(error) => return skip("post-copy into large pages", error),
+        };
+        let to = Shared::of(file, LEN);
+        let (sent, received) = move_to_large_pages(&to, holds);
+        if holds {
+            // The writer may run again.
+            assert!(matches!(sent, Err(Error::Peer(_))), "{sent:?}");
+            let received = received.expect_err("a page is held").to_string();
+            assert!(received.contains("could not be given back"), "{received}");
+            assert!(to.is_all(0), "something is left");
+        } else {
+            assert!(sent.expect("sent").owed_for.is_some());
+            assert!(received.expect("received").owed_pages > with_content() / 2);
+            (0..PAGES).for_each(|page| check(&to, page, "large pages"));
+        }
+        to.check_beside("large pages");
     }
 }
 
