@@ -137,3 +137,7 @@ impl Drop for SharedDestination<'_> {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "destination_test.rs"]
+mod tests;
