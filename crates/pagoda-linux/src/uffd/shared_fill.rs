@@ -21,9 +21,9 @@ use crate::process::process_mark::ProcessMark;
 use crate::process::thread::sleep_us;
 
 /// `UFFD_FEATURE_MISSING_SHMEM`: missing pages of shared memory (Linux 4.11).
-const MISSING_SHARED: u64 = 1 << 5;
+pub(crate) const MISSING_SHARED: u64 = 1 << 5;
 /// `UFFD_FEATURE_POISON` (Linux 6.6).
-const POISON: u64 = 1 << 14;
+pub(crate) const POISON: u64 = 1 << 14;
 /// Where the kernel does not let this thread wait.
 const PAUSE_US: u32 = 1_000;
 

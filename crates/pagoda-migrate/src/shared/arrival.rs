@@ -223,16 +223,16 @@ impl<'a> SharedArrival<'a> {
         matches!(self.arrived, Arrived::Whole(_))
     }
 
-    /// Receives the owed pages, and ends the watch over the mapping. If channels are lost the sender
-    /// may connect once more for as long as
+    /// Receives the owed pages, and ends the registration of the mapping. If channels are lost the
+    /// sender may connect once more for as long as
     /// [`recover_for`](crate::ReceiveOptions::recover_for) says.
     ///
     /// Blocks until all is there, or something has failed. `watch` is called about ten times a
     /// second, and ends it by [`ControlFlow::Break`].
     ///
     /// # Errors
-    /// See [`Error`]. Pages that have not arrived are lost: no other process has them. A thread that
-    /// touches one by the mapping gets SIGBUS from then on, and a system call or a guest `EFAULT`,
+    /// See [`Error`]. Pages that have not arrived are lost: no other process has them. A thread
+    /// that touches one by the mapping gets SIGBUS from then on (`EFAULT` from a system call),
     /// until the page is discarded there (`MADV_DONTNEED`). By other mappings, and for read(2), it
     /// is a hole, and **reads as zero: end the processes that use them**.
     ///

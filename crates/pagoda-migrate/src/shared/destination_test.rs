@@ -2,6 +2,7 @@ use std::os::unix::fs::FileExt;
 
 use pagoda_linux::io::shared_file::memory_file;
 use pagoda_linux::testing::shared::SharedMapping;
+use pagoda_linux::testing::skip::skip_without_shared_faults;
 
 use super::*;
 use crate::shared::arrival::Serving;
@@ -10,6 +11,9 @@ const PAGES: u64 = 1024;
 
 #[test]
 fn owed_pages_are_holes_or_the_switch_is_refused() {
+    if skip_without_shared_faults("owed pages of shared memory") {
+        return;
+    }
     let file = memory_file(c"guest", (PAGES + 1) * PAGE).expect("a memfd");
     let mapping = SharedMapping::of(&file, PAGE, (PAGES * PAGE) as usize).expect("mapped");
     let len = Bytes::new(PAGES * PAGE);

@@ -173,7 +173,7 @@ impl SharedMemory {
     /// Receives into this memory, from a sender of memory as long as it. Its content is given up
     /// once a sender was admitted; until this returns it may hold anything, and no process may use
     /// it, nor change its length. Seal it against shrinking (`F_SEAL_SHRINK`) where others could. A
-    /// sender that wants this side to go on before all has arrived is refused; for that one there is
+    /// sender that wants this side to go on before all has arrived is refused: see
     /// [`receive_late`](Self::receive_late).
     ///
     /// Pages that hold nothing at the sender become holes. Processors that have it mapped find the
@@ -214,6 +214,19 @@ impl SharedMemory {
     /// given back before it has arrived (`MADV_REMOVE`) gets its content all the same.
     ///
     /// Until this returns a thread that touches a page that holds nothing, by that mapping, waits.
+    ///
+    /// ```no_run
+    /// # use std::ops::ControlFlow::Continue;
+    /// # use pagoda_migrate::{Error, Listener, ReceiveOptions, SharedMemory};
+    /// # fn start_guest() {}
+    /// # fn go_on(mut memory: SharedMemory, at: *const u8, by: Listener) -> Result<(), Error> {
+    /// let options = ReceiveOptions::default();
+    /// let arrival = memory.receive_late(at, by, &options, &mut |_| Continue(()))?;
+    /// start_guest();
+    /// arrival.receive_rest(&mut |_| Continue(()))?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// Needs Linux 6.6 and a userfaultfd that sees the kernel's faults: `/dev/userfaultfd`,
     /// `CAP_SYS_PTRACE` or `vm.unprivileged_userfaultfd=1`. The mapping can't have another one,

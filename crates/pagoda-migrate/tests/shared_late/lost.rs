@@ -9,6 +9,7 @@ use pagoda_core::migrate::handshake::Codec;
 use pagoda_core::migrate::zero::ZeroPolicy;
 use pagoda_linux::testing::access::Access;
 use pagoda_linux::testing::shared::SharedMapping;
+use pagoda_linux::testing::skip::skip_without_shared_faults;
 use pagoda_migrate::{Endpoint, Error, ReceiveOptions};
 
 use crate::support::proxy::{Fault, Plan, line};
@@ -31,6 +32,9 @@ fn is_poisoned(access: &Access, shared: &Shared, page: usize) -> bool {
 
 #[test]
 fn a_sender_that_is_lost_after_the_switch_leaves_poison_and_no_zeroes() {
+    if skip_without_shared_faults("post-copy into shared memory") {
+        return;
+    }
     let access = Access::begin().expect("the right to try");
     let (from, to) = (source(), Shared::used(LEN));
     let mut options = options(Codec::None, 2, 0);
@@ -62,6 +66,9 @@ fn a_sender_that_is_lost_after_the_switch_leaves_poison_and_no_zeroes() {
 
 #[test]
 fn an_arrival_that_is_dropped_or_ended_leaves_poison() {
+    if skip_without_shared_faults("post-copy into shared memory") {
+        return;
+    }
     let access = Access::begin().expect("the right to try");
     for drops in [false, true] {
         let (from, to) = (source(), Shared::used(LEN));
@@ -100,6 +107,9 @@ fn an_arrival_that_is_dropped_or_ended_leaves_poison() {
 
 #[test]
 fn a_touch_by_another_mapping_or_the_file_is_told() {
+    if skip_without_shared_faults("post-copy into shared memory") {
+        return;
+    }
     let access = Access::begin().expect("the right to try");
     const PAGE_1: usize = PAGES - 1;
     for by_file in [false, true] {
@@ -134,6 +144,9 @@ fn a_touch_by_another_mapping_or_the_file_is_told() {
 
 #[test]
 fn a_file_that_is_cut_short_after_the_switch_is_an_error() {
+    if skip_without_shared_faults("post-copy into shared memory") {
+        return;
+    }
     let access = Access::begin().expect("the right to try");
     let (from, to) = (source(), Shared::used(LEN));
     let receiving = receive_options(ZeroPolicy::default());

@@ -16,7 +16,7 @@ use pagoda_linux::testing::large_pages;
 use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::sandbox::{Denial, deny_userfaultfd, hide_userfaultfd_device};
 use pagoda_linux::testing::shared::SharedMapping;
-use pagoda_linux::testing::skip::skip;
+use pagoda_linux::testing::skip::{skip, skip_without_shared_faults};
 use pagoda_linux::testing::wait::until;
 use pagoda_migrate::{Error, Event, Listener, OwnWrites, SharedMemory};
 
@@ -29,6 +29,9 @@ use crate::{
 /// The second mapping makes the page again and again, as soon as it was made a hole.
 #[test]
 fn an_owed_page_that_is_no_hole_ends_it_before_the_switch() {
+    if skip_without_shared_faults("post-copy into shared memory") {
+        return;
+    }
     for attempt in 0.. {
         let (from, to) = (source(), Shared::used(LEN));
         let stops = AtomicBool::new(false);
@@ -120,6 +123,9 @@ fn move_to_large_pages(to: &Shared, holds: bool) -> Outcome {
 
 #[test]
 fn pages_that_came_together_are_owed_one_by_one_or_the_switch_is_refused() {
+    if skip_without_shared_faults("post-copy into shared memory") {
+        return;
+    }
     for holds in [false, true] {
         let file = match large_pages::file(Shared::file_len(LEN)) {
             Ok(file) => file,
@@ -155,6 +161,9 @@ fn refusal(memory: &mut SharedMemory, address: *const u8) -> String {
 
 #[test]
 fn refusals_change_nothing_and_say_why() {
+    if skip_without_shared_faults("post-copy into shared memory") {
+        return;
+    }
     let to = Shared::used(LEN);
     let (mut memory, at) = (to.memory(), to.mapping.as_ptr());
     let mut refusal = |address| refusal(&mut memory, address);
@@ -191,6 +200,9 @@ fn refusals_change_nothing_and_say_why() {
 /// Nothing is shown of a sender that ends before the switch; and no thread waits for good.
 #[test]
 fn a_failure_before_the_switch_leaves_zeroes_and_no_poison() {
+    if skip_without_shared_faults("post-copy into shared memory") {
+        return;
+    }
     let (from, to) = (source(), Shared::used(LEN));
     let mut fails = Looks::new(|look, _: &mut pagoda_migrate::DirtyPages<'_>| match look {
         1 | 2 => Ok(()),

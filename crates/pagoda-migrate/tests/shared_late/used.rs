@@ -9,6 +9,7 @@ use pagoda_core::migrate::handshake::Codec;
 use pagoda_core::migrate::zero::ZeroPolicy;
 use pagoda_linux::testing::random::{Random, runs};
 use pagoda_linux::testing::shared::SharedMapping;
+use pagoda_linux::testing::skip::skip_without_shared_faults;
 use pagoda_migrate::{Counts, Endpoint, Listener, LiveOptions, Otherwise, OwnWrites, SharedArrival, Writer};
 
 use crate::support::proxy::{Fault, Plan, line};
@@ -100,6 +101,9 @@ fn use_at_once(to: &Shared, shadow: &[u8], arrival: SharedArrival<'_>, seed: u64
 
 #[test]
 fn memory_that_is_used_at_once_is_as_it_was_when_its_writer_was_stopped() {
+    if skip_without_shared_faults("post-copy into shared memory") {
+        return;
+    }
     let mut asked = 0;
     for seed in runs(1) {
         for (at, codec) in Codec::ALL.into_iter().enumerate() {
@@ -144,6 +148,9 @@ fn memory_that_is_used_at_once_is_as_it_was_when_its_writer_was_stopped() {
 
 #[test]
 fn pages_that_are_zero_or_hold_nothing_stay_holes_and_read_as_zero() {
+    if skip_without_shared_faults("post-copy into shared memory") {
+        return;
+    }
     let (from, to) = (source(), Shared::used(LEN));
     let (sent, received) = migrate(
         &from,
@@ -172,6 +179,9 @@ fn pages_that_are_zero_or_hold_nothing_stay_holes_and_read_as_zero() {
 
 #[test]
 fn a_sender_that_does_not_switch_leaves_nothing_owed() {
+    if skip_without_shared_faults("post-copy into shared memory") {
+        return;
+    }
     let (from, to) = (source(), Shared::used(LEN));
     let options = LiveOptions { otherwise: Otherwise::StopForLonger, ..options(Codec::None, 2, 3) };
     let receiving = receive_options(ZeroPolicy::default());
@@ -193,6 +203,9 @@ fn a_sender_that_does_not_switch_leaves_nothing_owed() {
 
 #[test]
 fn channels_that_are_cut_after_the_switch_cost_no_page() {
+    if skip_without_shared_faults("post-copy into shared memory") {
+        return;
+    }
     let mut recoveries = 0;
     for seed in runs(6) {
         let mut random = Random::new(seed, 0);
@@ -226,6 +239,9 @@ fn channels_that_are_cut_after_the_switch_cost_no_page() {
 
 #[test]
 fn a_mapping_that_goes_meanwhile_ends_nothing() {
+    if skip_without_shared_faults("post-copy into shared memory") {
+        return;
+    }
     let (from, mut to) = (source(), Shared::used(LEN));
     let other = SharedMapping::of(&to.file, to.offset(0), LEN).expect("mapped");
     // The one that is registered goes, and the other one shows all in the end.
