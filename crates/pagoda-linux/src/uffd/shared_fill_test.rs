@@ -53,7 +53,7 @@ fn a_thread_waits_for_a_missing_page_and_sees_nothing_but_its_content() {
         for _ in 0..2 {
             let mut asked = BTreeSet::new();
             until("both faults are told", || {
-                fill.faults(10, |offset| drop(asked.insert(offset / OS_PAGE))).expect("told");
+                fill.faults(10, |offset| asked.extend([offset / OS_PAGE])).expect("told");
                 asked.len() == 2
             });
             assert_eq!((asked, seen.load(Ordering::SeqCst)), (BTreeSet::from([3, 4]), false));
@@ -100,6 +100,8 @@ fn a_poisoned_page_stays_so_and_other_missing_pages_are_zero_in_the_end() {
     drop(fill);
     let readable: Vec<bool> = (1..6).map(|page| is_readable(&mapping, page * OS_PAGE)).collect();
     assert_eq!(readable, [true, false, false, false, true]);
+    let anew = SharedMapping::of(&file, OS_PAGE as u64, LEN).expect("mapped");
+    assert!((1..6).all(|page| is_readable(&anew, page * OS_PAGE)), "poison is the mapping's alone");
     // It can be had again, but by one at a time.
     let again = SharedFill::start(&file, OS_PAGE as u64, mapping.range()).expect("registered");
     let busy = SharedFill::start(&file, OS_PAGE as u64, mapping.range()).expect_err("one at a time");

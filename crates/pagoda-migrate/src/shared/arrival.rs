@@ -234,7 +234,8 @@ impl<'a> SharedArrival<'a> {
     /// See [`Error`]. Pages that have not arrived are lost: no other process has them. A thread
     /// that touches one by the mapping gets SIGBUS from then on (`EFAULT` from a system call),
     /// until the page is discarded there (`MADV_DONTNEED`). By other mappings, and for read(2), it
-    /// is a hole, and **reads as zero: end the processes that use them**.
+    /// is a hole, and **reads as zero: end the processes that use them**. Map the memory anew
+    /// before something is received into it again.
     ///
     /// [`Error::Destination`] also if another process or mapping has touched a page before it
     /// arrived, as the message says, if the file was cut short, or if there was no memory for a

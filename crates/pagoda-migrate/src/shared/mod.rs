@@ -116,8 +116,8 @@ pub struct SharedMemory {
 
 impl SharedMemory {
     /// The `len` bytes of `file` from `offset` on, whole OS pages. To keep the file use a
-    /// [clone](File::try_clone) of it. While it is sent its position (lseek(2)) is moved, which is
-    /// that of all clones.
+    /// [clone](File::try_clone) of it. While it is sent, or received late, its position (lseek(2))
+    /// is moved, which is that of all clones.
     ///
     /// # Errors
     /// [`InvalidInput`](io::ErrorKind::InvalidInput) if it is no shared memory, as a file on a disk
