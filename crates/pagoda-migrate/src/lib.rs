@@ -74,6 +74,7 @@ pub use receive::{Arrived, receive, receive_late};
 pub use send::source::{ImageSource, Source};
 pub use send::{SendOptions, send};
 pub use shared::SharedMemory;
+pub use shared::arrival::SharedArrival;
 pub use shared::log::{DirtyLog, DirtyPages};
 pub use shared::own_writes::OwnWrites;
 pub use wire::content::Content;

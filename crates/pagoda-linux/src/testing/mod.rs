@@ -20,6 +20,7 @@ pub mod guest_code;
 pub mod handed_on;
 pub mod heap;
 pub mod http_server;
+pub mod large_pages;
 pub mod length;
 pub mod mapping;
 pub mod page_cache;

@@ -4,7 +4,9 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 
+use pagoda_core::page::OS_PAGE;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use crate::mem::range::PageRange;
@@ -73,6 +75,23 @@ impl SharedMapping {
         let at = self.bytes.check(offset, len);
         // SAFETY: `check` saw that it lies in this mapping; of shared memory no content changes.
         Ok(unsafe { madvise(at.cast(), len, Advice::LinuxDontNeed) }?)
+    }
+
+    /// Has the kernel hold the page at `offset` by a reference of its own, as a device does, until
+    /// the value is dropped.
+    ///
+    /// # Errors
+    /// The kernel's.
+    ///
+    /// # Panics
+    /// If it reaches beyond the end.
+    pub fn hold(&self, offset: usize) -> io::Result<(OwnedFd, OwnedFd)> {
+        let (reads, writes) = rustix::pipe::pipe()?;
+        let page = libc::iovec { iov_base: self.bytes.check(offset, OS_PAGE).cast(), iov_len: OS_PAGE };
+        // SAFETY: `check` saw that the page is of this mapping. The pipe takes a reference to it
+        // and is never read; nothing is written.
+        let held = unsafe { libc::vmsplice(writes.as_raw_fd(), &raw const page, 1, 0) };
+        if held < 0 { Err(io::Error::last_os_error()) } else { Ok((reads, writes)) }
     }
 }
 

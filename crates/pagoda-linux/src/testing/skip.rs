@@ -5,6 +5,7 @@
 
 use std::fmt::Display;
 
+use crate::uffd::shared_fill::{MISSING_SHARED, POISON};
 use crate::uffd::{Mode, Uffd, feature};
 
 /// Says that `what` is not tested here.
@@ -21,6 +22,20 @@ pub fn tell(what: &str, why: impl Display) {
     // Past the capture of the output of passing tests, which would hide it.
     let line = format!("SKIPPED {what}: {why}\n");
     let _ = rustix::io::write(std::io::stderr(), line.as_bytes());
+}
+
+/// Whether `what` can't be tested here because this process may not hold the kernel's faults of
+/// shared memory, which it says.
+///
+/// # Panics
+/// If so, and `PAGODA_NO_SKIPS` is set.
+#[must_use]
+pub fn skip_without_shared_faults(what: &str) -> bool {
+    let skips = Uffd::open(Mode::Full, MISSING_SHARED | POISON).is_err();
+    if skips {
+        skip(what, "this process may have no userfaultfd that sees the kernel's faults");
+    }
+    skips
 }
 
 /// Whether `what` can't be tested here because this process may not manage memory in user mode,

@@ -14,6 +14,7 @@ pub mod fault_signal;
 pub mod foreign;
 pub(crate) mod moves;
 mod protect;
+pub mod shared_fill;
 pub mod write_log;
 
 use std::io;

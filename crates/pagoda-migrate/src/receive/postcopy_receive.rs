@@ -130,6 +130,15 @@ impl Remaining {
         }
     }
 
+    /// Tells the sender that the image can't live here, instead of
+    /// [`take_over`](Self::take_over): its writer may run again.
+    pub(crate) fn refuse(&mut self, error: &Error) {
+        if let Some(first) = self.ends.first_mut() {
+            // A sender that does not hear it knows no more than at a lost connection.
+            let _ = first.connection().send(&Reply::Failed(error.as_failure()).encode());
+        }
+    }
+
     /// Receives the owed pages, after [`take_over`](Self::take_over). Blocks until all is there, or
     /// something has failed; no wait in it is longer than the stall. If channels are lost, the
     /// sender may connect them once more for as long as

@@ -2,7 +2,9 @@
 //!
 //! It is emptied before anything arrives, and again if that comes to nothing. Content is written to
 //! the file, in pages that the kernel gets without clearing them first, and no process faults for
-//! it. This module must never make the file longer: a page that was cut off would read as zero.
+//! it. A page that is owed at a switch has to be a hole by then: it is made one, and the file is
+//! asked. A page beside it may have come in the same large folio, and keep it from becoming one.
+//! This module must never make the file longer: a page that was cut off would read as zero.
 
 use std::fs::File;
 use std::io;
@@ -13,8 +15,9 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::io::memory_file::check_writable;
 use pagoda_linux::io::sparse_file;
 
+use super::arrival::Owing;
 use super::{PAGE, SharedMemory};
-use crate::receive::destination::Destination;
+use crate::receive::destination::{Destination, LateDestination};
 
 /// Shared memory that is received into.
 pub(super) struct SharedDestination<'a> {
@@ -23,16 +26,35 @@ pub(super) struct SharedDestination<'a> {
     file_len: u64,
     /// A sender has come, and not all is done.
     is_under_way: bool,
+    /// The pages that may be owed at a switch.
+    owing: Option<&'a Owing>,
 }
 
 impl<'a> SharedDestination<'a> {
-    pub(super) const fn new(memory: &'a mut SharedMemory) -> Self {
-        Self { memory, file_len: 0, is_under_way: false }
+    pub(super) const fn new(memory: &'a mut SharedMemory, owing: Option<&'a Owing>) -> Self {
+        Self { memory, file_len: 0, is_under_way: false, owing }
     }
 
-    /// All has arrived.
+    /// All has arrived, or all but the owed pages.
     pub(super) fn show(mut self) {
         self.is_under_way = false;
+    }
+
+    /// Checks that the owed pages are holes, once nothing but owed pages will arrive.
+    pub(super) fn check_owed(&self) -> io::Result<()> {
+        self.check_len()?;
+        for run in self.owing.into_iter().flat_map(Owing::runs) {
+            let run = self.at(run.start * PAGE)..self.at(run.end * PAGE);
+            if let Some(data) = sparse_file::data_in(&self.memory.file, run)? {
+                let why = format!(
+                    "the shared memory has pages at {} of its file that could not be given back: another process \
+                     uses it, or they are parts of huge pages (mount tmpfs with huge=never); send without post-copy",
+                    data.start
+                );
+                return Err(io::Error::other(why));
+            }
+        }
+        Ok(())
     }
 
     fn at(&self, offset: u64) -> u64 {
@@ -98,6 +120,15 @@ impl Destination for SharedDestination<'_> {
     }
 }
 
+impl LateDestination for SharedDestination<'_> {
+    fn owe(&self, range: Range<u64>) -> io::Result<()> {
+        let owing = self.owing.ok_or_else(|| io::Error::other("nothing may be owed of this memory"))?;
+        self.discard(range.clone())?;
+        owing.add(range.start / PAGE..range.end / PAGE);
+        Ok(())
+    }
+}
+
 impl Drop for SharedDestination<'_> {
     fn drop(&mut self) {
         if self.is_under_way {
@@ -106,3 +137,7 @@ impl Drop for SharedDestination<'_> {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "destination_test.rs"]
+mod tests;

@@ -6,8 +6,10 @@
 //! in by this process, and a file that is cut short is an error and no SIGBUS. Where it holds
 //! something is asked of the file as well (`SEEK_DATA`), since no page table knows what other
 //! processes have written. What was written since is told by a [`DirtyLog`]: the caller's own, or
-//! [`OwnWrites`].
+//! [`OwnWrites`]. Only pages that arrive after a switch need the mapping by which they are used
+//! ([`SharedMemory::receive_late`]): its missing pages are served by userfaultfd.
 
+pub(crate) mod arrival;
 mod destination;
 pub(crate) mod log;
 pub(crate) mod own_writes;
@@ -32,7 +34,8 @@ use crate::net::endpoint::Endpoint;
 use crate::net::listener::Listener;
 use crate::progress::{Counts, Progress};
 use crate::receive::options::{Event, ReceiveOptions};
-use crate::receive::receive;
+use crate::receive::{Arrived, receive, receive_late};
+use arrival::{Serving, SharedArrival};
 use destination::SharedDestination;
 use log::DirtyLog;
 use source::SharedSource;
@@ -113,8 +116,8 @@ pub struct SharedMemory {
 
 impl SharedMemory {
     /// The `len` bytes of `file` from `offset` on, whole OS pages. To keep the file use a
-    /// [clone](File::try_clone) of it. While it is sent its position (lseek(2)) is moved, which is
-    /// that of all clones.
+    /// [clone](File::try_clone) of it. While it is sent, or received late, its position (lseek(2))
+    /// is moved, which is that of all clones.
     ///
     /// # Errors
     /// [`InvalidInput`](io::ErrorKind::InvalidInput) if it is no shared memory, as a file on a disk
@@ -170,7 +173,8 @@ impl SharedMemory {
     /// Receives into this memory, from a sender of memory as long as it. Its content is given up
     /// once a sender was admitted; until this returns it may hold anything, and no process may use
     /// it, nor change its length. Seal it against shrinking (`F_SEAL_SHRINK`) where others could. A
-    /// sender that wants this side to go on before all has arrived is refused.
+    /// sender that wants this side to go on before all has arrived is refused: see
+    /// [`receive_late`](Self::receive_late).
     ///
     /// Pages that hold nothing at the sender become holes. Processors that have it mapped find the
     /// content at their next access; a device with pinned pages (VFIO) has to be set up anew.
@@ -189,10 +193,71 @@ impl SharedMemory {
         watch: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
     ) -> Result<Counts, Error> {
         check_writable(&self.file).map_err(Error::Destination)?;
-        let mut destination = SharedDestination::new(self);
+        let mut destination = SharedDestination::new(self, None);
         let counts = receive(listener, &mut destination, options, watch)?;
         destination.show();
         Ok(counts)
+    }
+
+    /// As [`receive`](Self::receive), for a sender that may let this side go on before all has
+    /// arrived ([`Otherwise::PostCopy`](crate::Otherwise::PostCopy)), and for memory that this
+    /// process uses by its mapping of all of it that begins at `address`, as for a guest of KVM.
+    /// Returns at that moment. The memory may be used **by that mapping**, while
+    /// [`SharedArrival::receive_rest`] receives the rest. A thread that touches a page that is not
+    /// here waits until it is, also in a system call or in KVM; the page is asked for at once.
+    ///
+    /// **Nothing else may touch the memory before all has arrived**: no other process (vhost-user),
+    /// no other mapping, no read(2) or write(2) of the file. Such an access finds a hole where a
+    /// page is still owed, reads zeroes, and leaves a page in the place of the right one. That ends
+    /// the arrival with an error when the page comes. A forked child counts as another process. The
+    /// mapping must stay where it is, for the registration does not move with it. A page that is
+    /// given back before it has arrived (`MADV_REMOVE`) gets its content all the same.
+    ///
+    /// Until this returns a thread that touches a page that holds nothing, by that mapping, waits.
+    ///
+    /// ```no_run
+    /// # use std::ops::ControlFlow::Continue;
+    /// # use pagoda_migrate::{Error, Listener, ReceiveOptions, SharedMemory};
+    /// # fn start_guest() {}
+    /// # fn go_on(mut memory: SharedMemory, at: *const u8, by: Listener) -> Result<(), Error> {
+    /// let options = ReceiveOptions::default();
+    /// let arrival = memory.receive_late(at, by, &options, &mut |_| Continue(()))?;
+    /// start_guest();
+    /// arrival.receive_rest(&mut |_| Continue(()))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Needs Linux 6.6 and a userfaultfd that sees the kernel's faults: `/dev/userfaultfd`,
+    /// `CAP_SYS_PTRACE` or `vm.unprivileged_userfaultfd=1`. The mapping can't have another one,
+    /// as of [`OwnWrites`], until the arrival has ended.
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive). [`Error::Destination`] also if `address` is not that of a
+    /// shared mapping of all of it, or this kernel or process has no such userfaultfd: then nothing
+    /// has changed, and no sender was waited for; and if an owed page could not be made a hole at
+    /// the switch, as where tmpfs has huge pages: then the sender goes on.
+    pub fn receive_late(
+        &mut self,
+        address: *const u8,
+        listener: Listener,
+        options: &ReceiveOptions,
+        watch: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
+    ) -> Result<SharedArrival<'_>, Error> {
+        check_writable(&self.file).map_err(Error::Destination)?;
+        let serving = Serving::start(self, address)?;
+        let mut destination = SharedDestination::new(self, Some(serving.owing()));
+        let mut arrived = receive_late(listener, &mut destination, options, watch)?;
+        if let Arrived::Owed(remaining) = &mut arrived {
+            destination
+                .check_owed()
+                .map_err(Error::Destination)
+                .inspect_err(|error| remaining.refuse(error))?;
+            remaining.take_over()?;
+        }
+        serving.show();
+        destination.show();
+        Ok(SharedArrival::new(self, serving, arrived))
     }
 
     /// How many pages it has.

@@ -31,7 +31,16 @@ pub struct Shared {
 impl Shared {
     /// All zero; the pages beside it are not.
     pub fn new(len: usize) -> Self {
-        let file = memory_file(c"guest", (len + 2 * BESIDE * PAGE) as u64).expect("a memfd");
+        Self::of(memory_file(c"guest", Self::file_len(len)).expect("a memfd"), len)
+    }
+
+    /// The length of the file of which `len` bytes move.
+    pub const fn file_len(len: usize) -> u64 {
+        (len + 2 * BESIDE * PAGE) as u64
+    }
+
+    /// The same in a file of that length, all zero.
+    pub fn of(file: File, len: usize) -> Self {
         for at in [0, (len + BESIDE * PAGE) as u64] {
             file.write_all_at(&[MARK; BESIDE * PAGE], at).expect("written");
         }

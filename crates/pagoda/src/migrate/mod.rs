@@ -63,8 +63,8 @@ pub use pagoda_core::migrate::handshake::Codec;
 pub use pagoda_core::migrate::zero::ZeroPolicy;
 pub use pagoda_migrate::{
     ClientTls, Counts, Credentials, DirtyLog, DirtyPages, Endpoint, Error, Event, Listener, LiveOptions,
-    Moved, Otherwise, OwnWrites, Pace, Progress, ReceiveOptions, SendOptions, ServerTls, SharedMemory, Token,
-    Writer,
+    Moved, Otherwise, OwnWrites, Pace, Progress, ReceiveOptions, SendOptions, ServerTls, SharedArrival,
+    SharedMemory, Token, Writer,
 };
 
 use pagoda_linux::mem::range::PageRange;
