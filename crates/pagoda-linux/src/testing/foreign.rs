@@ -182,6 +182,24 @@ impl Foreign {
         unsafe { self.give(pages).movable() }
     }
 
+    /// Puts fresh pages in the place of these, whether they were given away or not: the kernel
+    /// unmaps the old ones in the same step, and tells of that.
+    ///
+    /// # Errors
+    /// The kernel's.
+    ///
+    /// # Panics
+    /// If there are no such pages.
+    pub fn renew(&self, pages: Range<usize>) -> io::Result<()> {
+        let (at, bytes) = (self.at(&pages).addr(), pages.len() * PAGE);
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        // SAFETY: it replaces pages of this value's own, to which there is no reference; they are
+        // private anonymous memory as before, and there is no moment without them. Others see them
+        // become zero, as by a discard.
+        unsafe { map_raw(at, bytes, protection, flags, -1) }.map(drop)
+    }
+
     /// The bytes of these pages, for any number of threads, whether they are managed or not.
     ///
     /// # Panics

@@ -14,6 +14,7 @@ pub mod bus;
 pub mod compiled;
 pub mod directory;
 pub mod disk;
+pub mod doomed;
 pub mod foreign;
 pub mod growing;
 pub mod guest_code;

@@ -20,7 +20,8 @@ use pagoda_migrate::{Delayed, SlowDown};
 
 use crate::engine::Engine;
 use crate::state::slowed::SlowedPages;
-use crate::store::Scratch;
+use crate::store::{Handle, Scratch, Store};
+use crate::table::{Span, give, try_take};
 
 /// The part of a round's time that choosing and staging its pages may take: the writers run
 /// undisturbed meanwhile.
@@ -107,11 +108,10 @@ impl Slowing {
             }
             return;
         }
-        let word = span.word(index);
-        if matches!(word.backing(), Backing::Handle(_)) {
-            // It would be compared with its stored copy, and perhaps packed.
+        if !engine.gives_up_copy(span, index) {
             return;
         }
+        let word = span.word(index);
         let mut leaves = Granules::NONE;
         for at in page.granules.and(word.resident()).runs().flat_map(|(from, to)| from..to) {
             let here = page.addresses(at, at + 1);
@@ -146,6 +146,29 @@ impl Slowing {
         let at_work = self.at_work.lock().unwrap_or_else(PoisonError::into_inner);
         let (faults, time) = at_work.pages.as_ref().map(|pages| pages.told()).unwrap_or_default();
         Delayed { faults, time }
+    }
+}
+
+impl Engine {
+    /// Frees the stored copy of a page of the region, which is most likely out of date: a page that
+    /// leaves with one is compared with it, and packed where that differs. False if the copy is the
+    /// only content of a part, or the page is busy: then it stays as it is.
+    fn gives_up_copy(&self, span: &Span, index: usize) -> bool {
+        let Some(word) = try_take(span.entry(index)) else { return false };
+        let Backing::Handle(handle) = word.backing() else {
+            give(span.entry(index), word);
+            return true;
+        };
+        let stored = Handle::from_bits(handle);
+        // The others read as zero without it, too.
+        let is_needed = !self.store.content_of(stored).without(word.resident()).is_empty();
+        let after = if is_needed { word } else { word.with_backing(Backing::None) };
+        if !is_needed {
+            self.store.free(stored);
+            self.ledger.changed(word, after);
+        }
+        give(span.entry(index), after);
+        !is_needed
     }
 }
 

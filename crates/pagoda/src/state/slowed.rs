@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use pagoda_core::migrate::pages::PageSet;
-use pagoda_core::migrate::throttle::{Accounts, WAIT_MOST_NS};
+use pagoda_core::migrate::throttle::Accounts;
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
 use pagoda_linux::mem::range::PageRange;
@@ -144,27 +144,31 @@ impl SlowedPages {
         self.waited_ns.fetch_add(waited_ns, Ordering::Relaxed);
     }
 
-    /// Wakes the threads whose faults have waited, until it is over.
+    /// Wakes the threads whose faults have waited, until it is over. No fault that is put aside
+    /// waits for that.
     pub(crate) fn serve(&self, wake: impl Fn(PageRange)) {
+        let mut due = Vec::with_capacity(WAITING_MOST);
         let mut waiting = self.waiting();
         while !self.is_over.load(Ordering::Relaxed) {
             let at_ns = now_ns();
-            let mut next_ns = WAIT_MOST_NS;
             let Waiting { accounts, list } = &mut *waiting;
-            list.retain(|wait| {
-                if wait.until_ns > at_ns {
-                    next_ns = next_ns.min(wait.until_ns - at_ns);
-                    return true;
-                }
-                wake(wait.page);
+            for wait in list.extract_if(.., |wait| wait.until_ns <= at_ns) {
+                // Before its thread can fault again.
                 self.note(accounts, wait.thread, at_ns.saturating_sub(wait.since_ns), at_ns);
-                false
-            });
-            waiting = if list.is_empty() {
-                self.rings.wait(waiting).unwrap_or_else(PoisonError::into_inner)
-            } else {
-                let wait = self.rings.wait_timeout(waiting, Duration::from_nanos(next_ns));
-                wait.unwrap_or_else(PoisonError::into_inner).0
+                due.push(wait.page);
+            }
+            if !due.is_empty() {
+                drop(waiting);
+                due.drain(..).for_each(&wake);
+                waiting = self.waiting();
+                continue;
+            }
+            waiting = match list.iter().map(|wait| wait.until_ns - at_ns).min() {
+                None => self.rings.wait(waiting).unwrap_or_else(PoisonError::into_inner),
+                Some(next_ns) => {
+                    let wait = self.rings.wait_timeout(waiting, Duration::from_nanos(next_ns));
+                    wait.unwrap_or_else(PoisonError::into_inner).0
+                }
             };
         }
     }

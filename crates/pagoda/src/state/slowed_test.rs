@@ -1,6 +1,7 @@
 use std::sync::Mutex;
 use std::thread;
 
+use pagoda_core::migrate::throttle::WAIT_MOST_NS;
 use pagoda_linux::testing::wait::until;
 
 use super::*;
@@ -53,6 +54,29 @@ fn all_that_wait_are_woken_in_a_hurry() {
             });
         });
         until("all are woken", || woken.load(Ordering::Relaxed) == 3);
+        slowed.end();
+    });
+}
+
+#[test]
+fn a_fault_is_put_aside_while_another_one_is_woken() {
+    let (slowed, wakes, put) = (slowed(), AtomicBool::new(false), AtomicBool::new(false));
+    for thread in 0..2 {
+        owes(&slowed, thread);
+    }
+    assert!(slowed.put_aside(RANGE, 0));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            until("one is woken", || wakes.load(Ordering::Acquire));
+            put.store(slowed.put_aside(RANGE, 1), Ordering::Release);
+        });
+        scope.spawn(|| {
+            slowed.serve(|_| {
+                wakes.store(true, Ordering::Release);
+                until("another one is put aside", || put.load(Ordering::Acquire));
+            });
+        });
+        until("both have waited", || slowed.told().0 == 2);
         slowed.end();
     });
 }

@@ -43,6 +43,16 @@ impl Mapped {
         mapped
     }
 
+    /// The bytes of the adopted part, for another thread.
+    pub fn other_bytes(&self) -> RegionBytes {
+        self.memory.bytes(BESIDE..BESIDE + self.pages)
+    }
+
+    /// Puts fresh memory in the place of so many pages from `first`.
+    pub fn renew(&self, first: usize, pages: usize) {
+        self.memory.renew(BESIDE + first..BESIDE + first + pages).expect("fresh memory");
+    }
+
     /// The same with content that is to be gone.
     pub fn used(bytes: usize) -> Self {
         let mapped = Self::new(bytes);
@@ -59,7 +69,7 @@ impl Mapped {
     }
 
     /// Whether the pages beside it are as they were.
-    fn check_beside(&self, context: &str) {
+    pub fn check_beside(&self, context: &str) {
         self.beside().for_each(|page| assert_eq!(self.memory.read(page), MARK, "{context}: page {page}"));
     }
 

@@ -34,5 +34,6 @@ mod shared;
 mod shared_file;
 mod sides;
 mod slowed;
+mod slowed_ends;
 mod stirred;
 mod support;
