@@ -39,6 +39,7 @@
 //! | Stored, resident too | Stored | reclaim: the same as the copy: dropped | out |
 //! | Stored, resident too | Stored, other handle | reclaim: part written: stored anew | out |
 //! | Stored, resident too | Staged | reclaim: written: joined with the copy, which is freed | out |
+//! | Stored, all its content resident | Resident | migration: slowed, the copy is freed | shared |
 //! | Empty, of a file | Staged | fault, readahead: read from the file | none |
 //! | Staged, of a file | no backing | reclaim: written if it differs, then frame ready | none |
 //! | Stored, of a file | no backing | sync: a page whose write failed is written | none |

@@ -34,6 +34,8 @@ pub struct Deaf<'a> {
     writes_at: AtomicU64,
     reads: AtomicU64,
     only_reads: AtomicBool,
+    /// Whether it looks at pages that it has written a while ago.
+    pub looks: bool,
     wanted: AtomicBool,
     stands: AtomicBool,
 }
@@ -49,7 +51,7 @@ impl<'a> Deaf<'a> {
         let flag = || AtomicBool::new(false);
         let (only_reads, wanted, stands) = (flag(), flag(), flag());
         let [writes, writes_at, reads] = [const { AtomicU64::new(0) }; 3];
-        Self { memory, shadow, writes, writes_at, reads, only_reads, wanted, stands }
+        Self { memory, shadow, writes, writes_at, reads, only_reads, looks: true, wanted, stands }
     }
 
     pub fn run(&self) {
@@ -60,8 +62,7 @@ impl<'a> Deaf<'a> {
             if self.only_reads.load(Ordering::Acquire) {
                 self.look_at(page);
             } else {
-                if turn.is_multiple_of(3) {
-                    // One that it has written a while ago.
+                if self.looks && turn.is_multiple_of(3) {
                     self.look_at((page + PAGES - PAGES / 16) % PAGES);
                 }
                 let word = turn << 32 | page as u64;
