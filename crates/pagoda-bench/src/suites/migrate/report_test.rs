@@ -6,9 +6,9 @@ use pagoda::migrate::{Counts, Moved};
 use super::*;
 use crate::report::json::report;
 use crate::report::keys::expect_told;
-use crate::suites::migrate::{KEYS, MigrateArgs};
 use crate::suites::migrate::cut_line::Seen;
 use crate::suites::migrate::destination::Arrived;
+use crate::suites::migrate::{KEYS, MigrateArgs};
 
 /// An outcome of moving 64 MiB of `case`.
 fn outcome_of(case: Case) -> Outcome {
