@@ -82,7 +82,7 @@ pub static BENCHES: [Entry; 10] = [
         name: "migrate",
         shows: "Moving a live region: zero pages at the destination by policy, codecs, a region that is written meanwhile, stored pages",
         takes_min: 12,
-        takes_quick_s: 15,
+        takes_quick_s: 18,
         table: migrate::report::table,
         charts: charts::migrate,
     },

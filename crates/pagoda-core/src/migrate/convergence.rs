@@ -4,9 +4,10 @@
 //! A live source writes while it is copied, so each round leaves newly written pages. Once the
 //! remainder fits into the allowed downtime, the source is stopped and the rest is copied. If the
 //! remainder does not shrink, the source is throttled, a step at a time. If that does not help
-//! either, or the rounds are used up, the last resort is taken. Where the source writes little, rounds
-//! go on for a moment after the remainder fits: the source stands still for less than was allowed. This module must never read a clock
-//! or stop a source: the caller passes the outcome of a round, and gets a verdict.
+//! either, or the rounds are used up, the last resort is taken. Where the source writes little,
+//! rounds go on for a moment after the remainder fits: so the source stands still for less than was
+//! allowed. This module must never read a clock or stop a source: the caller passes the outcome of a
+//! round, and gets a verdict.
 
 use crate::size::Bytes;
 
@@ -14,9 +15,9 @@ use crate::size::Bytes;
 /// before, in percent.
 const SHRINKS_TO_PERCENT: u64 = 75;
 
-/// A remainder that fits is sent while the source runs, if that takes at most this part of the time of
-/// the round before, and so leaves as small a part of it. All such rounds together take little longer
-/// than the allowed downtime.
+/// A remainder that fits is sent while the source runs, if that takes at most this part of the time
+/// of the round before, and so leaves as small a part of it. All such rounds together take little
+/// longer than the allowed downtime.
 const SHORTENS_TO_PART: u64 = 4;
 
 /// It isn't if it takes this long: the messages at the end of a round take about as long.

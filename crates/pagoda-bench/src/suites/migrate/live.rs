@@ -21,10 +21,11 @@ const PAUSE: Duration = Duration::from_millis(1);
 const ANYWHERE: u64 = 64;
 const WORKING_SET: u64 = 16;
 
+/// The request to stop, and its answer.
 #[derive(Default)]
-struct Brake {
-    wanted: AtomicBool,
-    stands: AtomicBool,
+pub struct Brake {
+    pub wanted: AtomicBool,
+    pub stands: AtomicBool,
 }
 
 impl Writer for &Brake {

@@ -18,6 +18,7 @@ mod qemu;
 mod recovery;
 pub mod report;
 mod sizes;
+mod throttled;
 mod trial;
 
 use std::collections::BTreeSet;
@@ -25,7 +26,7 @@ use std::hint::black_box;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use indicatif::ProgressBar;
 use pagoda::migrate::{Codec, ZeroPolicy};
 use pagoda::{Manager, Region};
@@ -33,6 +34,7 @@ use pagoda_core::page::{BasePage, HUGE_FRAME};
 use pagoda_core::size::Bytes;
 use pagoda_linux::mem::huge_frames::HugeFrames;
 use pagoda_linux::mem::zero_scan::is_zero;
+use serde_json::Value;
 
 use crate::command;
 use crate::load::data::{PAGE_BYTES, Pages};
@@ -46,6 +48,7 @@ use qemu::Qemu;
 pub use qemu::guest;
 use recovery::Recovery;
 use report::{ByCodec, ByWay, Outcomes, Scan};
+use throttled::Throttled;
 use trial::{Idle, Outcome, Route};
 
 /// The memory that a scan from the cache reads.
@@ -53,7 +56,8 @@ const CACHED_BYTES: usize = 256 << 10;
 
 /// The part of `--help` on the keys.
 const KEYS: &str = "\
-Keys of the JSON, medians of the rounds that count, some with the least and the greatest in …_least and …_most; pages are of 4 KiB:
+Keys of the JSON, medians of the rounds that count, some with the least and the greatest in …_least and …_most; pages are of 4 KiB;
+a part that --only leaves out is missing:
   cases.CASE                  untouched memory; resident-zeros, where zeroes were written to all pages; idle, where one page in 32
                               has content, and full, seven in eight, with zeroes in the others; sparse, one in each 2 MiB, the
                               others untouched. zero_pages were read and found zero, data_pages have content; a page that
@@ -79,6 +83,11 @@ Keys of the JSON, medians of the rounds that count, some with the least and the 
   recovery                    64 MiB at most with all of it owed, over a line that is cut after the switch, at points of its bytes,
                               and comes back: lost, pages that were owed and never came; twice, pages that came more than once;
                               no_progress_ms, the longest time without content once there was a connection again
+  throttled.PERCENT           16 MiB, with quick 8, on a line of 128 MiB/s, while all of it is written, a word of a page at a
+                              time in random order, up to three times as fast; threads lose PERCENT of their time at most, 0 or 90. Three
+                              runs, with quick one. rounds, downtime_ms and total_ms as of live; pages_before_s that the writer
+                              writes in a second undisturbed, and pages_during_s from the first request to be slower until it is
+                              stopped, null if there was none; delayed_faults that waited to slow it down
   tls_ratio                   gib_s of codecs.none with TLS on each channel, over that without
   stored                      as much content as that of codecs, all of it stored at the source: packed_pages that were sent as the
                               store had them, reinflated_pages that were unpacked before, or not kept packed where they arrived,
@@ -127,9 +136,68 @@ pub struct MigrateArgs {
     /// The sizes at which full is moved beside QEMU, 64M at least [default: 64M,1G, quick: 64M]
     #[arg(long, value_name = "SIZES", value_delimiter = ',')]
     sizes: Vec<Bytes>,
+    /// Measure this alone; can be given more than once
+    #[arg(long, value_enum)]
+    only: Vec<Part>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Each content by each way to receive, beside QEMU
+    Cases,
+    /// Codecs, and TLS
+    Codecs,
+    /// A region that is written meanwhile, by pre-copy and by post-copy
+    Live,
+    /// A line that is cut after the switch
+    Recovery,
+    /// A writer that outruns its line
+    Throttled,
+    /// Pages that are stored at the source
+    Stored,
+    /// Zero pages
+    Wire,
+    /// The sizes, beside QEMU
+    Sizes,
+}
+
+impl Part {
+    /// Its keys of the JSON.
+    const fn keys(self) -> &'static [&'static str] {
+        match self {
+            Self::Cases => &[
+                "cases",
+                "ratios",
+                "loopback_limit_gib_s",
+                "loopback_limit_gib_s_least",
+                "loopback_limit_gib_s_most",
+                "qemu",
+                "qemu_reason",
+            ],
+            Self::Codecs => &["codecs", "tls_ratio"],
+            Self::Live => &["live", "postcopy"],
+            Self::Recovery => &["recovery"],
+            Self::Throttled => &["throttled"],
+            Self::Stored => &["stored"],
+            Self::Wire => &["wire"],
+            Self::Sizes => &["sizes"],
+        }
+    }
 }
 
 impl MigrateArgs {
+    fn wants(&self, part: Part) -> bool {
+        self.only.is_empty() || self.only.contains(&part)
+    }
+
+    /// Removes the figures of parts that were not measured.
+    fn leave_out(&self, figures: &mut Value) {
+        let left_out = Part::value_variants().iter().filter(|part| !self.wants(**part));
+        for key in left_out.flat_map(|part| part.keys()) {
+            figures.as_object_mut().and_then(|figures| figures.remove(*key));
+        }
+    }
+
     /// The sizes, each once.
     fn sizes(&self) -> BTreeSet<Bytes> {
         let own: &[Bytes] = match &self.sizes[..] {
@@ -147,26 +215,42 @@ pub fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
     let memory = args.memory.unwrap_or(if args.quick { Bytes::mib(64) } else { Bytes::gib(1) });
     let memory = memory.max(Bytes::mib(64));
     let rounds = args.rounds.map_or(if args.quick { 1 } else { 5 }, usize::from);
-    let wanted = args.sizes();
+    let wants = |part| args.wants(part);
+    let wanted = if wants(Part::Sizes) { args.sizes() } else { BTreeSet::new() };
     sizes::check(wanted.last().copied())?;
-    let runs = (rounds + 1) * (Case::ALL.len() * Way::ALL.len() + Codec::ALL.len() + 4 + 3 * wanted.len());
-    let bench = Bench { memory, rounds, progress: command::progress(runs as u64, "run")? };
-    let mut cases = Vec::new();
+    let runs = [
+        (wants(Part::Cases), Case::ALL.len() * Way::ALL.len()),
+        (wants(Part::Codecs), Codec::ALL.len() + 1),
+        (wants(Part::Live), 2),
+        (wants(Part::Stored), 1),
+        (true, 3 * wanted.len()),
+    ];
+    let runs: usize = runs.iter().filter(|(is_wanted, _)| *is_wanted).map(|(_, runs)| runs).sum();
+    let progress = command::progress(((rounds + 1) * runs) as u64, "run")?;
+    let bench = Bench { memory, rounds, progress };
     let [named, path] = [qemu::VARIABLE, "PATH"].map(std::env::var_os);
     let mut beside = Beside { limits: Vec::new(), qemu: Qemu::find(named.as_deref(), path.as_deref()) };
-    for case in Case::ALL {
+    let mut cases = Vec::new();
+    for case in Case::ALL.into_iter().filter(|_| wants(Part::Cases)) {
         cases.push((case, bench.case(case, &mut beside)?));
     }
-    let ((codecs, tls), (live, late), stored) = (bench.codecs()?, bench.live()?, bench.stored()?);
-    let recovery = bench.recovery(if args.quick { 4 } else { 32 })?;
+    let (codecs, tls) = if wants(Part::Codecs) { bench.codecs()? } else { Default::default() };
+    let (live, late) = if wants(Part::Live) { bench.live()? } else { Default::default() };
+    let throttled = if wants(Part::Throttled) { bench.throttled(args.quick)? } else { Vec::new() };
+    let stored = if wants(Part::Stored) { bench.stored()? } else { Vec::new() };
+    let points = if args.quick { 4 } else { 32 };
+    let recovery = if wants(Part::Recovery) { bench.recovery(points)? } else { Recovery::default() };
     let Beside { limits, mut qemu } = beside;
     let by_size = wanted.into_iter().map(|size| sizes::measure(&bench, size, &mut qemu));
     let sizes = by_size.collect::<anyhow::Result<_>>()?;
     bench.progress.finish_and_clear();
     let qemu = qemu.map(Qemu::into_runs);
-    let scan = scan(memory);
-    let measured = Outcomes { cases, codecs, tls, live, late, recovery, stored, limits, sizes, qemu, scan };
-    let report = json::report("migrate", args.quick, report::figures(&measured, memory, rounds));
+    let scan = wants(Part::Wire).then(|| scan(memory));
+    let measured =
+        Outcomes { cases, codecs, tls, live, late, recovery, throttled, stored, limits, sizes, qemu, scan };
+    let mut figures = report::figures(&measured, memory, rounds);
+    args.leave_out(&mut figures);
+    let report = json::report("migrate", args.quick, figures);
     command::print(&report, args.json);
     Ok(ExitCode::SUCCESS)
 }
@@ -333,6 +417,16 @@ impl Bench {
             measured.iter().filter(move |(into, _)| *into == which).flat_map(|(_, outcomes)| outcomes)
         };
         Ok((of(Into::Region).copied().collect(), of(Into::LateRegion).copied().collect()))
+    }
+
+    /// Moves a region whose writer outruns the line, by each limit of slowing it down in turn.
+    fn throttled(&self, quick: bool) -> anyhow::Result<Vec<Throttled>> {
+        self.progress.set_message("throttled");
+        let (memory, runs) = if quick { (Bytes::mib(8), 1) } else { (Bytes::mib(16), 3) };
+        let manager = Self::manager(memory, BasePage::K64)?;
+        let region = Self::usual(&manager, memory)?;
+        let each = (0..runs).flat_map(|run| turns(run, throttled::PERCENT.len()));
+        each.map(|turn| throttled::measure(&region, throttled::PERCENT[turn])).collect()
     }
 
     /// Moves a region that is swapped out entirely, with the same base page at both ends.

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use pagoda::migrate::Codec;
+use pagoda::migrate::{Codec, Pace};
 use pagoda_core::size::Bytes;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -16,6 +16,7 @@ use super::destination::FaultsByCause;
 use super::qemu::{QemuRun, QemuRuns};
 use super::recovery::Recovery;
 use super::sizes::Sized;
+use super::throttled::{PERCENT, Throttled};
 use super::trial::{CHANNELS, Outcome};
 use crate::load::data::PAGE_BYTES;
 use crate::measure::stats::{median_of, middle, middle_of, round};
@@ -39,13 +40,14 @@ pub struct Outcomes {
     pub live: Vec<Outcome>,
     pub late: Vec<Outcome>,
     pub recovery: Recovery,
+    pub throttled: Vec<Throttled>,
     pub stored: Vec<Outcome>,
     /// Rates of the loopback, each beside a run of `full`.
     pub limits: Vec<f64>,
     pub sizes: Vec<Sized>,
     /// The runs of QEMU beside those of `untouched` and `full`, or the reason why there are none.
     pub qemu: Result<QemuRuns, String>,
-    pub scan: Scan,
+    pub scan: Option<Scan>,
 }
 
 /// The rates of finding zero pages.
@@ -127,9 +129,30 @@ pub fn qemu_figures(runs: &[QemuRun]) -> Value {
     })
 }
 
-/// All figures of `measured`, in which each side has at least one round.
+/// The figures of a writer that outruns its line, by the limit of slowing it down.
+fn throttled_figures(runs: &[Throttled]) -> Value {
+    let of = |percent: u8| {
+        let runs: Vec<_> = runs.iter().filter(|run| run.percent == percent).collect();
+        let during: Vec<_> = runs.iter().filter_map(|run| run.during_s).collect();
+        let pace = |of: fn(&Pace) -> f64| median_of(&runs, |run| of(&run.outcome.moved.pace));
+        let figures = json!({
+            "rounds": pace(|pace| f64::from(pace.rounds)),
+            "downtime_ms": middle_of(&runs, |run| downtime_ms(&run.outcome)),
+            "total_ms": middle_of(&runs, |run| total_ms(&run.outcome)),
+            "pages_before_s": middle_of(&runs, |run| run.before_s),
+            "pages_during_s": middle(&during),
+            "delayed_faults": pace(|pace| pace.delayed_faults as f64),
+        });
+        (percent.to_string(), figures)
+    };
+    json!(BTreeMap::from(PERCENT.map(of)))
+}
+
+/// All figures of `measured`, in which each side has at least one round. Those of a side that was
+/// left out are null or empty.
 pub fn figures(measured: &Outcomes, memory: Bytes, rounds: usize) -> Value {
-    let Outcomes { cases, codecs, tls, live, late, recovery, stored, limits, sizes, qemu, scan } = measured;
+    let Outcomes { cases, codecs, tls, live, late, recovery, throttled, .. } = measured;
+    let Outcomes { stored, limits, sizes, qemu, scan, .. } = measured;
     let cases: BTreeMap<_, _> = cases.iter().map(|(case, ways)| (case.name(), case_figures(ways))).collect();
     let codecs: BTreeMap<_, _> =
         codecs.iter().map(|(codec, outcomes)| (codec.to_string(), figures_of(outcomes))).collect();
@@ -177,6 +200,7 @@ pub fn figures(measured: &Outcomes, memory: Bytes, rounds: usize) -> Value {
             "twice": recovery.twice,
             "no_progress_ms": round(recovery.no_progress.as_secs_f64() * 1e3),
         },
+        "throttled": throttled_figures(throttled),
         "stored": {
             "packed_pages": count(stored, |outcome| outcome.moved.counts.packed_pages),
             // Pages unpacked for good: at the source to be sent, or at the destination.
@@ -203,7 +227,7 @@ pub fn figures(measured: &Outcomes, memory: Bytes, rounds: usize) -> Value {
 }
 
 /// The ratios that have an aim.
-fn ratios(figures: &Value, scan: Scan) -> Value {
+fn ratios(figures: &Value, scan: Option<Scan>) -> Value {
     let cases = &figures["cases"];
     let of = |case: &str, way: Way, key: &str| cases[case][way.name][key].as_f64();
     let by_case = |ratio: &dyn Fn(&str) -> Option<f64>| -> BTreeMap<&str, f64> {
@@ -234,7 +258,7 @@ fn ratios(figures: &Value, scan: Scan) -> Value {
         "huge_frames_time": time(Way::HUGE),
         "sparse_resident": resident(Way::PLACED),
         "sparse_huge_resident": resident(Way::HUGE),
-        "zero_scan_of_memory": round(scan.memory_gib_s / scan.memory_read_gib_s),
+        "zero_scan_of_memory": scan.map(|scan| round(scan.memory_gib_s / scan.memory_read_gib_s)),
         "full_of_limit": of_limit(Way::PLACED),
         "full_huge_of_limit": of_limit(Way::HUGE),
     });
@@ -269,6 +293,10 @@ post-copy: {live/postcopy_downtime_ms:1} ms until the other side went on, {live/
 {postcopy/read_us_p999:0} us for 999 of 1000 reads till then, {postcopy/read_us_max:0} us for the longest
 recovery: a line that was cut {recovery/points} times lost {recovery/lost} pages and brought {recovery/twice} twice, \
 and nothing moved for {recovery/no_progress_ms:1} ms at most once it was back
+throttled: a writer of {throttled/0/pages_before_s:0} pages/s outruns its line. Left alone it stood still for \
+{throttled/0/downtime_ms:1} ms after {throttled/0/rounds:0} rounds and {throttled/0/total_ms:0} ms; \
+slowed to {throttled/90/pages_during_s:0} pages/s by {throttled/90/delayed_faults:0} faults for \
+{throttled/90/downtime_ms:1} ms after {throttled/90/rounds:0} and {throttled/90/total_ms:0} ms
 TLS: {tls_ratio:2} of the rate without it
 stored: {stored/packed_pages} pages travel packed, {stored/reinflated_pages} were unpacked, {stored/gib_s:2} GiB/s of content
 zero pages: {wire/bytes_per_zero_page:2} bytes each on the wire; found at {wire/zero_scan_gib_s:0} GiB/s from cache, \
@@ -295,6 +323,12 @@ pub fn table(report: &Value) -> String {
             ([format!("full, {size} MiB"), String::new(), side.clone()], side_figures)
         }));
     }
+    // A part that was left out has no line.
+    let is_there = |line: &&str| {
+        let first = line.split_once('{').and_then(|(_, rest)| rest.split(['/', ':', '}']).next());
+        first.is_some_and(|key| report.get(key).is_some())
+    };
+    let lines: String = LINES.lines().filter(is_there).map(|line| fill(line, report) + "\n").collect();
     let qemu = &report["qemu"];
     for name in ["untouched", "full"].into_iter().filter(|_| qemu.is_object()) {
         rows.push(([name.to_owned(), String::new(), fill("QEMU {version}", qemu)], &qemu[name]));
@@ -314,8 +348,9 @@ pub fn table(report: &Value) -> String {
     };
     let measured = members(report, "/sizes").filter(|(_, figures)| figures["qemu"].is_object());
     let qemu = measured.map(of_qemu).fold(qemu, |text, size| text + &size);
+    let qemu = if report.get("cases").is_some() { format!("QEMU: {qemu}\n") } else { String::new() };
     let table = text_table(["case", "zero pages", "how"], &COLUMNS, rows);
-    format!("{table}\n{}QEMU: {qemu}\n", fill(LINES, report))
+    format!("{table}\n{lines}{qemu}")
 }
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
 use std::time::Duration;
 
-use pagoda::migrate::{Counts, Moved, Pace};
+use clap::{Args, FromArgMatches};
+use pagoda::migrate::{Counts, Moved};
 
 use super::*;
 use crate::report::json::report;
 use crate::report::keys::expect_told;
-use crate::suites::migrate::KEYS;
 use crate::suites::migrate::cut_line::Seen;
 use crate::suites::migrate::destination::Arrived;
+use crate::suites::migrate::{KEYS, MigrateArgs};
 
 /// An outcome of moving 64 MiB of `case`.
 fn outcome_of(case: Case) -> Outcome {
@@ -40,6 +41,9 @@ fn each_key_is_in_the_help_and_figures_are_medians() {
         live: vec![full],
         late: vec![full],
         recovery: Recovery::default(),
+        throttled: PERCENT
+            .map(|percent| Throttled { percent, outcome: full, before_s: 2.0, during_s: Some(1.0) })
+            .into(),
         stored: vec![full],
         limits: vec![1.0],
         sizes: vec![Sized {
@@ -53,9 +57,9 @@ fn each_key_is_in_the_help_and_figures_are_medians() {
             untouched: vec![run(100.0), run(900.0), run(200.0)],
             full: vec![run(500.0)],
         }),
-        scan: Scan { cached_gib_s: 1.0, memory_gib_s: 1.0, memory_read_gib_s: 1.0 },
+        scan: Some(Scan { cached_gib_s: 1.0, memory_gib_s: 1.0, memory_read_gib_s: 1.0 }),
     };
-    let report = report("migrate", true, figures(&measured, Bytes::mib(64), 1));
+    let mut report = report("migrate", true, figures(&measured, Bytes::mib(64), 1));
     expect_told("migrate", KEYS, &report);
     assert_eq!([&report["qemu"]["untouched"]["total_ms"], &report["qemu"]["full"]["gib_s"]], [200.0, 2.0]);
     assert_eq!(report["ratios"]["untouched_to_qemu_time"], 0.005);
@@ -63,4 +67,11 @@ fn each_key_is_in_the_help_and_figures_are_medians() {
     // 56 MiB in a ms, over half a GiB a second.
     assert_eq!(report["sizes"]["64"]["ratio_vs_qemu"], 109.375);
     assert!(table(&report).contains("| full           |            | QEMU 7.2"), "{}", table(&report));
+    // A part alone has its own line and no other.
+    let only = MigrateArgs::augment_args(clap::Command::new("migrate"));
+    let only = only.try_get_matches_from(["migrate", "--only", "throttled"]).expect("options");
+    MigrateArgs::from_arg_matches(&only).expect("options").leave_out(&mut report);
+    let text = table(&report);
+    let lines: Vec<_> = text.lines().filter(|line| !line.starts_with('|') && !line.is_empty()).collect();
+    assert!(matches!(lines[..], [line] if line.starts_with("throttled: a writer of 2 pages/s")), "{text}");
 }

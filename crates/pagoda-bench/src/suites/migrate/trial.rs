@@ -113,6 +113,36 @@ pub fn run_over(
     codec: Codec,
     writer: &mut dyn Writer,
 ) -> anyhow::Result<Outcome> {
+    run_with(region, route, zero, into, options(into, codec), writer)
+}
+
+/// The options of a run.
+pub fn options(into: Into, codec: Codec) -> LiveOptions {
+    LiveOptions {
+        send: SendOptions {
+            channels: CHANNELS,
+            codec,
+            // Each codec's figures are its own.
+            only_if_faster: false,
+            stall: PATIENCE,
+            ..SendOptions::default()
+        },
+        downtime: Duration::from_millis(50),
+        rounds: if into == Into::LateRegion { 0 } else { 30 },
+        otherwise: if into == Into::LateRegion { Otherwise::PostCopy } else { Otherwise::StopForLonger },
+        slow_most_percent: LiveOptions::SLOW_MOST_PERCENT,
+    }
+}
+
+/// The same with options, to which the route's TLS is added.
+pub fn run_with(
+    region: &Region,
+    route: &Route<'_>,
+    zero: ZeroPolicy,
+    into: Into,
+    mut options: LiveOptions,
+    writer: &mut dyn Writer,
+) -> anyhow::Result<Outcome> {
     let (trust, tls) = match route {
         Route::Tls(certificates) => (Some(certificates.folder()), Some(certificates.client()?)),
         _ => (None, None),
@@ -127,22 +157,7 @@ pub fn run_over(
         }
         _ => None,
     };
-    let send = SendOptions {
-        channels: CHANNELS,
-        codec,
-        // Each codec's figures are its own.
-        only_if_faster: false,
-        tls,
-        stall: PATIENCE,
-        ..SendOptions::default()
-    };
-    let options = LiveOptions {
-        send,
-        downtime: Duration::from_millis(50),
-        rounds: if into == Into::LateRegion { 0 } else { 30 },
-        otherwise: if into == Into::LateRegion { Otherwise::PostCopy } else { Otherwise::StopForLonger },
-        slow_most_percent: LiveOptions::SLOW_MOST_PERCENT,
-    };
+    options.send.tls = tls;
     let (before, started) = (Usage::of_this_process()?, Instant::now());
     let moved = region.migrate_to(&to, &options, writer, &mut |_, _| ControlFlow::Continue(()))?;
     let (took, used) = (started.elapsed(), Usage::of_this_process()?.since(before));

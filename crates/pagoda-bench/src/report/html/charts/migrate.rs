@@ -86,7 +86,7 @@ pub fn migrate(json: &Value) -> Vec<Chart> {
 }
 
 /// The charts of a region that is written while it moves.
-fn live(json: &Value) -> [Chart; 2] {
+fn live(json: &Value) -> [Chart; 3] {
     let stopped =
         DOWNTIMES.into_iter().fold(Bars::of(json), |bars, (label, ms)| bars.known(Published, label, ms));
     [
@@ -98,6 +98,10 @@ fn live(json: &Value) -> [Chart; 2] {
             .figure(Pagoda, "sent before the switch", "/live/total_ms")
             .figure(Pagoda, "owed, from the switch on", "/live/fully_resident_ms")
             .chart("live: until all of it is there", "ms, less is better"),
+        Bars::of(json)
+            .figure(Baseline, "left alone", "/throttled/0/downtime_ms")
+            .figure(Pagoda, "slowed down by its own faults", "/throttled/90/downtime_ms")
+            .chart("A writer that outruns its line: nobody can write", "ms, less is better"),
     ]
 }
 
@@ -119,7 +123,7 @@ mod tests {
         let text = include_str!("../canned/migrate.json");
         let json: Value = serde_json::from_str(text).expect("JSON");
         let charts = migrate(&json);
-        assert_eq!(charts.len(), 2 * CASES.len() + 6);
+        assert_eq!(charts.len(), 2 * CASES.len() + 7);
         let labels = |title: &str| -> Vec<_> {
             let chart = charts.iter().find(|chart| chart.title == title).expect(title);
             chart.bars.iter().map(|bar| (bar.side, bar.label.as_str(), bar.value)).collect()
