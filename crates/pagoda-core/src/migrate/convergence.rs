@@ -6,8 +6,8 @@
 //! remainder does not shrink, the source is throttled, a step at a time. If that does not help
 //! either, or the rounds are used up, the last resort is taken. Where the source writes little,
 //! rounds go on for a moment after the remainder fits: so the source stands still for less than was
-//! allowed. This module must never read a clock or stop a source: the caller passes the outcome of a
-//! round, and gets a verdict.
+//! allowed. This module must never read a clock or stop a source: the caller passes the outcome of
+//! a round, and gets a verdict.
 
 use crate::size::Bytes;
 

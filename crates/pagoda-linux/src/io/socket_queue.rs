@@ -11,7 +11,7 @@ use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_s
 /// A line of this rate is kept full: 10 Gbit/s.
 const RATE_BYTES_PER_S: f64 = 1.25e9;
 
-/// The least for each of both buffers: those of two channels are less than a millisecond of copying.
+/// The least for each of both buffers: those of two channels are copied within a millisecond.
 const LEAST_BYTES: usize = 128 << 10;
 
 /// Bounds the buffers of `socket` by what is on its way on a line as long as this one is.
