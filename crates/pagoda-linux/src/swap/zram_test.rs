@@ -61,7 +61,7 @@ fn a_device_is_removed_at_any_step_of_its_set_up_and_its_numbers_next_one_is_not
     }
     let Some(id) = added() else { return };
     let setup = Setup { disk_bytes: 8 << 20, memory_bytes_max: None, label, priority: 1 };
-    let zram = match ZramSwap::create_on(id, setup) {
+    let _zram = match ZramSwap::create_on(id, setup) {
         Ok(zram) => std::mem::ManuallyDrop::new(zram),
         Err(error) => return crate::testing::skip::skip("zram", error),
     };
