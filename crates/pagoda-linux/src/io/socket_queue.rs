@@ -1,14 +1,14 @@
 //! How much of a stream lies between its writer and its reader: in the buffers of both sockets.
 //!
 //! The kernel makes them large, for the longest lines. A message that is waited for stands behind
-//! all of it. This module must never make a line slower than [`RATE_BYTES_PER_S`].
+//! all of it. This module must never make a line of 10 Gbit/s slower.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
 
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
 
-/// A line of this rate is kept full: 10 Gbit/s.
+/// 10 Gbit/s: a line of this rate is kept full.
 const RATE_BYTES_PER_S: f64 = 1.25e9;
 
 /// The least for each of both buffers: those of two channels are copied within a millisecond.

@@ -230,7 +230,7 @@ impl SharedMemory {
     ///
     /// Needs Linux 6.6 and a userfaultfd that sees the kernel's faults: `/dev/userfaultfd`,
     /// `CAP_SYS_PTRACE` or `vm.unprivileged_userfaultfd=1`. The mapping can't have another one,
-    /// as of [`OwnWrites`], until the arrival has ended.
+    /// as of [`OwnWrites`](crate::OwnWrites), until the arrival has ended.
     ///
     /// # Errors
     /// As [`receive`](Self::receive). [`Error::Destination`] also if `address` is not that of a
