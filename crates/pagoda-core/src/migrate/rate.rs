@@ -1,8 +1,10 @@
-//! A bandwidth limit that all channels share.
+//! A bandwidth limit that all channels share, and how much is on a line at a time.
 //!
 //! Before it sends, each channel reserves its bytes and is told how long to wait. Reservations
 //! follow one another, so no channel starves, and no burst makes up for idle time. This module must
 //! never read a clock.
+
+use std::time::Duration;
 
 use crate::size::Bytes;
 
@@ -32,10 +34,30 @@ impl Line {
     }
 }
 
+/// 10 Gbit/s: a line of this rate is kept full.
+const FULL_BYTES_PER_S: f64 = 1.25e9;
+
+/// The least for each of a channel's two socket buffers: those of two channels are copied within a
+/// millisecond.
+const QUEUE_LEAST_BYTES: usize = 128 << 10;
+
+/// The size of each of a channel's socket buffers while the other side waits for pages: one that
+/// it asks for may stand behind all that is in them. `round_trip` is the shortest of the line.
+#[must_use]
+pub fn queue_bytes(round_trip: Duration) -> usize {
+    QUEUE_LEAST_BYTES + (round_trip.as_secs_f64() * FULL_BYTES_PER_S) as usize
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_longer_line_has_a_longer_queue() {
+        assert_eq!(queue_bytes(Duration::ZERO), 128 << 10);
+        assert_eq!(queue_bytes(Duration::from_millis(10)), (128 << 10) + 12_500_000);
+    }
 
     proptest! {
         #[test]

@@ -1,32 +1,12 @@
-//! How much of a stream lies between its writer and its reader: in the buffers of both sockets.
+//! How long a line is: of the bytes that a writer has written some are always on the way.
 //!
-//! The kernel makes them large, for the longest lines. A message that is waited for stands behind
-//! all of it. This module must never make a line of 10 Gbit/s slower.
+//! This module must never decide how many may be.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
-
-/// 10 Gbit/s: a line of this rate is kept full.
-const RATE_BYTES_PER_S: f64 = 1.25e9;
-
-/// The least for each of both buffers: those of two channels are copied within a millisecond.
-const LEAST_BYTES: usize = 128 << 10;
-
-/// Bounds the buffers of `socket` by what is on its way on a line as long as this one is.
-pub fn shorten_queue(socket: impl AsFd) {
-    let socket = socket.as_fd();
-    let on_the_way = shortest_round_trip(&socket).unwrap_or_default().as_secs_f64() * RATE_BYTES_PER_S;
-    let bytes = LEAST_BYTES + on_the_way as usize;
-    // The kernel bounds them by its own limits. Longer queues are slower for some, and no error.
-    let _ = set_socket_send_buffer_size(socket, bytes);
-    let _ = set_socket_recv_buffer_size(socket, bytes);
-}
-
 /// The shortest round trip that the kernel has seen on a TCP connection. None for other sockets.
-fn shortest_round_trip(socket: &impl AsFd) -> Option<Duration> {
-    use std::os::fd::AsRawFd;
+pub fn shortest_round_trip(socket: impl AsFd) -> Option<Duration> {
     let mut info = std::mem::MaybeUninit::<libc::tcp_info>::zeroed();
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes to `info`, which has as many, and is kept until

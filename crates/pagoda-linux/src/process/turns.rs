@@ -1,21 +1,21 @@
 //! How long a thread keeps a processor that others want, too.
 //!
-//! Linux 6.12 and later take it from each thread; before that all have the same, about 3 ms on two
-//! processors. This module must never change a thread's policy or nice value.
+//! Since Linux 6.12 each thread may have a turn of its own length; before that all have the same.
+//! This module must never change a thread's policy or nice value.
 
 use linux_raw_sys::general as raw;
 
 use crate::raw_syscall::syscall6;
 
-/// A turn: a tenth of the usual one.
+/// A turn: a tenth of the usual one on two processors (`base_slice_ns` of sched's debugfs).
 const TURN_NS: u64 = 300_000;
 
 /// The policies whose threads take turns by their slices: SCHED_OTHER and SCHED_BATCH of
 /// linux/sched.h.
 const TAKES_TURNS: [u32; 2] = [0, 3];
 
-/// Lets the calling thread take short turns, from now on: a thread that becomes able to run waits
-/// less for it, and for what it holds. Where the kernel can't do so it stays as it is.
+/// Lets the calling thread take short turns, from now on: others wait less for its processor. An
+/// older kernel changes nothing.
 pub fn take_short_turns() {
     if let Some(mut attributes) = own_attributes()
         && TAKES_TURNS.contains(&attributes.sched_policy)

@@ -7,17 +7,20 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use pagoda_core::migrate::rate::queue_bytes;
 use pagoda_core::time::ran_clock::LONGEST_NS;
-use pagoda_linux::io::socket_queue::shorten_queue;
+use pagoda_linux::io::socket_queue::shortest_round_trip;
 use pagoda_linux::process::thread::ran_ns;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_error};
+use rustix::net::sockopt::{
+    Timeout, set_socket_recv_buffer_size, set_socket_send_buffer_size, set_socket_timeout, socket_error,
+};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::net::endpoint::Endpoint;
@@ -208,12 +211,16 @@ impl Write for Socket {
 pub(crate) struct Closer(Kind);
 
 impl Closer {
-    /// Keeps little of what is sent on the way: a page that is asked for may be among it.
+    /// Bounds the bytes that are on the way at a time. The kernel makes the buffers large, for the
+    /// longest lines.
     pub(crate) fn shorten_queue(&self) {
-        match &self.0 {
-            Kind::Tcp(stream) => shorten_queue(stream),
-            Kind::Unix(stream) => shorten_queue(stream),
-        }
+        let socket = match &self.0 {
+            Kind::Tcp(stream) => stream.as_fd(),
+            Kind::Unix(stream) => stream.as_fd(),
+        };
+        let bytes = queue_bytes(shortest_round_trip(socket).unwrap_or_default());
+        // The kernel has limits of its own. Longer queues are slower for some, and no error.
+        let _ = (set_socket_send_buffer_size(socket, bytes), set_socket_recv_buffer_size(socket, bytes));
     }
 
     pub(crate) fn close(&self, how: Shutdown) {
@@ -250,6 +257,23 @@ mod tests {
         assert_eq!(&word, b"late");
         server.closer().expect("a handle").close(Shutdown::Both);
         assert_eq!(client.read(&mut word).expect("the end"), 0);
+    }
+
+    #[test]
+    fn little_is_on_the_way_once_the_queue_is_short() {
+        let any = Endpoint::Tcp { host: "127.0.0.1".to_owned(), port: 0 };
+        let listener = Listener::bind(&any).expect("a port");
+        let stall = Duration::from_millis(200);
+        let mut client =
+            Socket::connect(&listener.endpoint().expect("an address"), stall, stall).expect("connected");
+        let server = listener.accept(Duration::from_secs(5), stall).expect("looked").expect("accepted");
+        [&client, &server].map(|socket| socket.closer().expect("a handle").shorten_queue());
+        let mut written = 0;
+        // Nothing is read. Otherwise it takes megabytes.
+        while let Ok(bytes) = client.write(&[1; 4096]) {
+            written += bytes;
+        }
+        assert!(written > 0 && written < 1 << 20, "{written} bytes");
     }
 
     #[test]
