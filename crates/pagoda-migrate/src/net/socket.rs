@@ -267,7 +267,9 @@ mod tests {
         let mut client =
             Socket::connect(&listener.endpoint().expect("an address"), stall, stall).expect("connected");
         let server = listener.accept(Duration::from_secs(5), stall).expect("looked").expect("accepted");
-        [&client, &server].map(|socket| socket.closer().expect("a handle").shorten_queue());
+        for socket in [&client, &server] {
+            socket.closer().expect("a handle").shorten_queue();
+        }
         let mut written = 0;
         // Nothing is read. Otherwise it takes megabytes.
         while let Ok(bytes) = client.write(&[1; 4096]) {
