@@ -359,8 +359,8 @@ impl Bench {
             if case.leaves_untouched() {
                 region = fresh()?;
             }
-            // Memory that the last run gave back to the kernel is warm for this one. All but plain
-            // memory is filled in huge pages, whatever its base page.
+            // Memory that the last run gave back to the kernel is warm for this one, in pages of
+            // the size in which dense content comes.
             if [Way::PLACED, Way::HUGE, Way::THP].contains(&way) {
                 warm_huge(self.memory)?;
             } else {
