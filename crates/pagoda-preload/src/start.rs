@@ -411,7 +411,7 @@ fn manage(config: &Config, member: Member, held: Bytes, offer: Option<Offer>) ->
             });
         }
     }
-    let (engine, watcher) = match prepared.start() {
+    let (engine, mut watcher) = match prepared.start() {
         Ok(started) => started,
         Err(error) if offer.is_none() => return Err(error),
         // No other engine serves it any more.
@@ -428,7 +428,7 @@ fn manage(config: &Config, member: Member, held: Bytes, offer: Option<Offer>) ->
     {
         engine.request_release();
     }
-    if !mutexes::pin_known() {
+    if !mutexes::pin_known(&mut watcher) {
         current::stop(StopReason::PinsFull);
     }
     HAS_ALL.store(true, Ordering::Release);

@@ -312,6 +312,12 @@ pub struct ProcessWatcher {
 }
 
 impl ProcessWatcher {
+    /// Swaps in `range`, which is pinned, and waits for that. The process asks for its share of the
+    /// tree's budget meanwhile, as no other thread of it does.
+    pub fn touch_pinned(&mut self, range: PageRange) {
+        self.engine.touch_pinned(range, &mut self.watcher);
+    }
+
     /// Watches for good.
     pub fn run(mut self) {
         rights::give_up();

@@ -7,6 +7,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
+use pagoda::process::ProcessWatcher;
 use pagoda::state::pins::{self, Pinner};
 use pagoda_core::page::OS_PAGE;
 use pagoda_linux::mem::mincore::is_mapped;
@@ -37,13 +38,13 @@ fn known_mutexes() -> &'static [AtomicUsize] {
 }
 
 /// Pins, in the engine that has just begun, those that were made before it. False if it has no
-/// room.
-pub fn pin_known() -> bool {
+/// room. On the thread of its watcher.
+pub fn pin_known(watcher: &mut ProcessWatcher) -> bool {
     known_mutexes()
         .iter()
         .map(|place| place.load(Ordering::SeqCst))
         .filter(|address| *address != 0)
-        .all(pin_in_engine)
+        .all(|address| pin_in_engine(address, |range| watcher.touch_pinned(range)))
 }
 
 /// Pins the robust mutex at `address`, or remembers it for the engine to come. False if there are
@@ -60,7 +61,7 @@ fn pin_mutex(address: usize) -> bool {
         fence(Ordering::SeqCst);
     }
     // Either this thread sees the engine here, or the thread that started it sees the mutex.
-    pin_in_engine(address)
+    pin_in_engine(address, touch)
 }
 
 fn enter(address: usize) -> bool {
@@ -84,7 +85,7 @@ fn forget_unmapped() {
 }
 
 /// True also where there is no engine.
-fn pin_in_engine(address: usize) -> bool {
+fn pin_in_engine(address: usize, touch: impl FnOnce(PageRange)) -> bool {
     let Some(engine) = engine() else { return true };
     let Some(range) = PageRange::covering(address, address + size_of::<libc::pthread_mutex_t>()) else {
         return true;

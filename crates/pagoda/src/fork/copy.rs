@@ -324,10 +324,12 @@ impl Engine {
         self.making_own[1].load(Ordering::Acquire) != 0
     }
 
-    /// Whether the reclaimer may wait for a fault at `address`. It is served whatever the budget
-    /// says, for no other thread makes frames ready meanwhile.
-    pub(crate) fn is_making_own(&self, address: usize) -> bool {
+    /// Whether the reclaimer or the watcher may wait for a fault at `address`. It is served
+    /// whatever the budget says: meanwhile no other thread makes frames ready, or asks for a
+    /// larger share.
+    pub(crate) fn is_awaited(&self, address: usize) -> bool {
         let [start, end] = &self.making_own;
-        address < end.load(Ordering::Acquire) && address >= start.load(Ordering::Acquire)
+        let is_made_own = address < end.load(Ordering::Acquire) && address >= start.load(Ordering::Acquire);
+        is_made_own || address == self.pinning.load(Ordering::Acquire)
     }
 }

@@ -160,7 +160,7 @@ impl Engine {
         let copies = u64::from(soon) * OS_PAGE as u64;
         let waited_ns = now_ns().saturating_sub(fault.since_ns);
         let goes_on = copies == 0
-            || self.is_making_own(address)
+            || self.is_awaited(address)
             || self.is_released()
             || self.account().goes_on(Bytes::new(copies), Bytes::new(fault.paid_bytes), waited_ns);
         if !goes_on {

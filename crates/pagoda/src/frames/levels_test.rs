@@ -90,7 +90,7 @@ fn expect_one_ring(base: BasePage) {
 }
 
 #[test]
-fn a_fault_that_the_reclaimer_waits_for_gets_a_frame_though_every_zone_is_full() {
+fn a_fault_that_the_engine_waits_for_itself_gets_a_frame_though_every_zone_is_full() {
     if skip_without_moves("faults that are served whatever the budget says") {
         return;
     }
@@ -135,6 +135,13 @@ fn a_fault_that_the_reclaimer_waits_for_gets_a_frame_though_every_zone_is_full()
             assert_eq!(serve(region, page), Tried::Served, "no other thread makes frames ready meanwhile");
         }
         end.store(0, Ordering::Release);
+        let kept = (112..144).find(|page| serve(region, *page) == Tried::Kept);
+        assert!(kept.is_some(), "the budget is kept again");
+        for page in [176, 6, 225] {
+            engine.pinning.store(region.as_ptr().addr() + page * OS_PAGE, Ordering::Release);
+            assert_eq!(serve(region, page), Tried::Served, "the watcher asks for no larger share meanwhile");
+            engine.pinning.store(0, Ordering::Release);
+        }
         // Those of the frame that it got, too.
         let kept = (80..112).find(|page| serve(region, *page) == Tried::Kept);
         assert!(kept.is_some(), "the budget is kept again");

@@ -302,7 +302,7 @@ impl Engine {
             }
             Served::Busy => Served::Busy,
             Served::GaveWay => Served::GaveWay,
-            Served::NoMemory if self.is_making_own(fault.at.page()) => {
+            Served::NoMemory if self.is_awaited(fault.at.page()) => {
                 self.bringing_back.fetch_add(1, Ordering::AcqRel);
                 let served = self.serve(fault.at, fault.write, extent, kind, scratch);
                 self.bringing_back.fetch_sub(1, Ordering::AcqRel);

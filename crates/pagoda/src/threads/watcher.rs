@@ -14,9 +14,11 @@ use std::sync::atomic::Ordering;
 
 use pagoda_core::adopt::Reason;
 use pagoda_core::budget;
+use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
 use pagoda_core::time::poll_interval::{watch_interval_of_member_us, watch_interval_us};
 use pagoda_linux::mem::range::PageRange;
+use pagoda_linux::mem::touch::touch;
 use pagoda_linux::mem::transparent_huge;
 use pagoda_linux::mem::unforked::{Calls, UnforkedReader};
 use pagoda_linux::process::last_thread::LastThread;
@@ -63,6 +65,10 @@ pub(super) const LOCKED_MOST: usize = 1024;
 /// Ranges that the program keeps out of its children that are known. Those beyond are adopted, and
 /// its children get them.
 pub(super) const UNFORKED_MOST: usize = 1024;
+
+/// The time between two looks at the count while memory that is to be pinned is swapped in,
+/// whatever the budget says: some 30 base pages come meanwhile.
+const COUNT_NS: u64 = 1_000_000;
 
 /// The time between two looks at the threads while memory is short.
 const THREADS_NS: u64 = 50_000_000;
@@ -113,6 +119,8 @@ pub(crate) struct Watcher {
     pub(crate) held: Option<Held>,
     /// Populated bytes of memory that is only followed.
     pub(super) followed: u64,
+    /// The time of the last look at the count.
+    counted_ns: u64,
     looked_ns: u64,
     pub(super) apart_ns: u64,
     threads_ns: u64,
@@ -154,6 +162,7 @@ impl Watcher {
             left_registered: 0,
             held: None,
             followed: 0,
+            counted_ns: 0,
             looked_ns: 0,
             apart_ns: 0,
             threads_ns: 0,
@@ -258,6 +267,7 @@ impl Engine {
 
     fn publish_count(&self, watcher: &mut Watcher) {
         let shared = self.has_forked.load(Ordering::Acquire);
+        watcher.counted_ns = now_ns();
         let Ok((resident, others)) = watcher.count.read(shared) else { return };
         self.ledger.others_have(others as u64);
         let anon = resident - others;
@@ -305,9 +315,22 @@ impl Engine {
                 // If a thread's control block can be evicted, a thread that joins it may hang.
                 self.stop(StopReason::PinsFull);
             }
-            pagoda_linux::mem::touch::touch(range);
+            self.touch_pinned(range, watcher);
         }
         self.pins.drop_ended_threads();
+    }
+
+    /// Swaps `range` in. The looks at the count go on meanwhile: where a child of a fork has much
+    /// to pin, its first share may be less than that, and the next look finds more.
+    pub(crate) fn touch_pinned(&self, range: PageRange, watcher: &mut Watcher) {
+        for page in (range.start()..range.end()).step_by(OS_PAGE) {
+            self.pinning.store(page, Ordering::Release);
+            touch(PageRange::page(page));
+            self.pinning.store(0, Ordering::Release);
+            if now_ns() - watcher.counted_ns > COUNT_NS {
+                self.publish_count(watcher);
+            }
+        }
     }
 
     pub(crate) fn watch_handlers(&self) {
