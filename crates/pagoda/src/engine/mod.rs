@@ -169,9 +169,6 @@ pub(crate) struct Engine {
     /// The range whose copy-on-write the reclaimer breaks just now, from address to address; 0 if
     /// none. For faults that it waits for itself.
     pub(crate) making_own: [AtomicUsize; 2],
-    /// The address of the OS page that the watcher brings in just now, to be pinned; 0 if none. For
-    /// its fault, too.
-    pub(crate) pinning: AtomicUsize,
     /// Ranges that could not be moved, perhaps because they are shared.
     pub(crate) shared: Mutex<Vec<PageRange>>,
     /// A release of everything is requested; it is under way; it is done.
@@ -271,7 +268,6 @@ impl Engine {
             has_forked: AtomicBool::new(false),
             hold_due_ns: AtomicU64::new(u64::MAX),
             making_own: [const { AtomicUsize::new(0) }; 2],
-            pinning: AtomicUsize::new(0),
             shared: Mutex::new(Vec::new()),
             release_requested: AtomicBool::new(false),
             released: AtomicBool::new(false),

@@ -330,6 +330,6 @@ impl Engine {
     pub(crate) fn is_awaited(&self, address: usize) -> bool {
         let [start, end] = &self.making_own;
         let is_made_own = address < end.load(Ordering::Acquire) && address >= start.load(Ordering::Acquire);
-        is_made_own || address == self.pinning.load(Ordering::Acquire)
+        is_made_own || address == self.pins.awaited.load(Ordering::Acquire)
     }
 }

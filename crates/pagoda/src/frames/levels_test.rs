@@ -138,9 +138,9 @@ fn a_fault_that_the_engine_waits_for_itself_gets_a_frame_though_every_zone_is_fu
         let kept = (112..144).find(|page| serve(region, *page) == Tried::Kept);
         assert!(kept.is_some(), "the budget is kept again");
         for page in [176, 6, 225] {
-            engine.pinning.store(region.as_ptr().addr() + page * OS_PAGE, Ordering::Release);
+            engine.pins.awaited.store(region.as_ptr().addr() + page * OS_PAGE, Ordering::Release);
             assert_eq!(serve(region, page), Tried::Served, "the watcher asks for no larger share meanwhile");
-            engine.pinning.store(0, Ordering::Release);
+            engine.pins.awaited.store(0, Ordering::Release);
         }
         // Those of the frame that it got, too.
         let kept = (80..112).find(|page| serve(region, *page) == Tried::Kept);

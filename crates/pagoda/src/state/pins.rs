@@ -71,6 +71,9 @@ pub struct Pins {
     /// One past the highest place that was ever used.
     used: AtomicUsize,
     mutexes: AtomicUsize,
+    /// The address of the pinned OS page that the watcher swaps in just now; 0 if none. Its fault
+    /// is served whatever the budget says.
+    pub(crate) awaited: AtomicUsize,
     /// Odd while a mover has this place and may move the pages that it looked at.
     moves: [AtomicU64; MOVERS],
 }
@@ -83,6 +86,7 @@ impl Default for Pins {
             pins: (0..BOUND).map(|_| pin()).collect(),
             used: AtomicUsize::new(0),
             mutexes: AtomicUsize::new(0),
+            awaited: AtomicUsize::new(0),
             moves: [const { AtomicU64::new(0) }; MOVERS],
         }
     }

@@ -324,9 +324,9 @@ impl Engine {
     /// to pin, its first share may be less than that, and the next look finds more.
     pub(crate) fn touch_pinned(&self, range: PageRange, watcher: &mut Watcher) {
         for page in (range.start()..range.end()).step_by(OS_PAGE) {
-            self.pinning.store(page, Ordering::Release);
+            self.pins.awaited.store(page, Ordering::Release);
             touch(PageRange::page(page));
-            self.pinning.store(0, Ordering::Release);
+            self.pins.awaited.store(0, Ordering::Release);
             if now_ns() - watcher.counted_ns > COUNT_NS {
                 self.publish_count(watcher);
             }
