@@ -312,8 +312,8 @@ pub struct ProcessWatcher {
 }
 
 impl ProcessWatcher {
-    /// Swaps in `range`, which is pinned, and waits for that. The process asks for its share of the
-    /// tree's budget meanwhile, as no other thread of it does.
+    /// Swaps in `range`, which is pinned, and waits for it. Meanwhile it goes on asking for this
+    /// process's share of the tree's budget, because no other thread does.
     pub fn touch_pinned(&mut self, range: PageRange) {
         self.engine.touch_pinned(range, &mut self.watcher);
     }

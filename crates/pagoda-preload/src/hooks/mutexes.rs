@@ -38,7 +38,7 @@ fn known_mutexes() -> &'static [AtomicUsize] {
 }
 
 /// Pins, in the engine that has just begun, those that were made before it. False if it has no
-/// room. On the thread of its watcher.
+/// room. Called by the thread that `watcher` will run on, so it is `watcher` that swaps them in.
 pub fn pin_known(watcher: &mut ProcessWatcher) -> bool {
     known_mutexes()
         .iter()

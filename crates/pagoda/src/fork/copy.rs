@@ -325,8 +325,8 @@ impl Engine {
     }
 
     /// Whether the reclaimer or the watcher may wait for a fault at `address`. It is served
-    /// whatever the budget says: meanwhile no other thread makes frames ready, or asks for a
-    /// larger share.
+    /// whatever the budget says. Otherwise the fault would wait for room, and its waiter could not
+    /// make any: the reclaimer by making frames ready, the watcher by asking for a larger share.
     pub(crate) fn is_awaited(&self, address: usize) -> bool {
         let [start, end] = &self.making_own;
         let is_made_own = address < end.load(Ordering::Acquire) && address >= start.load(Ordering::Acquire);

@@ -66,8 +66,8 @@ pub(super) const LOCKED_MOST: usize = 1024;
 /// its children get them.
 pub(super) const UNFORKED_MOST: usize = 1024;
 
-/// The time between two looks at the count while memory that is to be pinned is swapped in,
-/// whatever the budget says: some 30 base pages come meanwhile.
+/// The time between two looks at the count while pinned memory is swapped in. It is a bound on what
+/// comes beyond the budget before the next look: a fault takes 30 µs or more, so 33 base pages.
 const COUNT_NS: u64 = 1_000_000;
 
 /// The time between two looks at the threads while memory is short.
@@ -320,8 +320,9 @@ impl Engine {
         self.pins.drop_ended_threads();
     }
 
-    /// Swaps `range` in. The looks at the count go on meanwhile: where a child of a fork has much
-    /// to pin, its first share may be less than that, and the next look finds more.
+    /// Swaps `range` in, which is pinned, whatever the budget says, and looks at the count
+    /// meanwhile: a forked child may have more to pin than its first share of the budget, and only
+    /// a look asks for a larger one. Waits for each page, so it holds no lock.
     pub(crate) fn touch_pinned(&self, range: PageRange, watcher: &mut Watcher) {
         for page in (range.start()..range.end()).step_by(OS_PAGE) {
             self.pins.awaited.store(page, Ordering::Release);
