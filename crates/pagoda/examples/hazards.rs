@@ -17,7 +17,7 @@ use pagoda_linux::testing::random::Random;
 type Outcome = Result<(), Box<dyn Error>>;
 type Case = fn(ManagerBuilder) -> Outcome;
 
-const BUDGET: Bytes = Bytes::mib(64);
+const BUDGET: Bytes = Bytes::mib(32);
 const MODES: [&str; 3] = ["full", "user", "thread"];
 const CASES: [(&str, Case); 5] =
     [("cost", cost), ("protect", protect), ("full", full), ("adopt", adopt), ("fork", forks)];
@@ -99,7 +99,7 @@ fn cost(builder: ManagerBuilder) -> Outcome {
 /// Content that is made read-only, or closed, and then open again, beside another region.
 fn protect(builder: ManagerBuilder) -> Outcome {
     let manager = builder.spill_to("/var/tmp", Bytes::gib(1)).build()?;
-    let len = Bytes::mib(96);
+    let len = Bytes::mib(48);
     for access in [Access::Read, Access::None] {
         let [mut region, mut other] = [manager.region(len).create()?, manager.region(len).create()?];
         fill(region.words_mut(), 1);
@@ -127,7 +127,7 @@ fn full(builder: ManagerBuilder) -> Outcome {
     let manager = builder.on_exhausted(told).build()?;
     let mut quiet = manager.region(Bytes::mib(1)).create()?;
     fill(quiet.words_mut(), 3);
-    let mut noisy = manager.region(Bytes::mib(96)).create()?;
+    let mut noisy = manager.region(Bytes::mib(48)).create()?;
     let mut random = Random::new(1, 0);
     noisy.words_mut().fill_with(|| random.next());
     check(quiet.words_mut(), 3);
@@ -138,7 +138,7 @@ fn full(builder: ManagerBuilder) -> Outcome {
 
 /// Memory of the program's own: given back, forgotten, and unmapped by its owner too early.
 fn adopt(builder: ManagerBuilder) -> Outcome {
-    const LEN: usize = 192 << 20;
+    const LEN: usize = 96 << 20;
     let manager = builder.spill_to("/var/tmp", Bytes::gib(1)).build()?;
     for end in ["dropped", "forgotten", "unmapped before"] {
         let mut memory = PlainMemory::map(LEN, Pages::Small)?;
@@ -152,7 +152,7 @@ fn adopt(builder: ManagerBuilder) -> Outcome {
             }
             "forgotten" => {
                 region.forget()?;
-                assert!(resident() < Bytes::mib(128), "nothing is swapped in");
+                assert!(resident() < Bytes::mib(64), "nothing is swapped in");
                 assert!(memory.words_mut().iter().all(|word| *word == 0));
             }
             _ => {
@@ -160,7 +160,7 @@ fn adopt(builder: ManagerBuilder) -> Outcome {
                 drop(region);
             }
         }
-        println!("  512 MiB {end} in {:.1?}, {} resident", begin.elapsed(), resident());
+        println!("  96 MiB {end} in {:.1?}, {} resident", begin.elapsed(), resident());
     }
     Ok(())
 }
@@ -168,7 +168,7 @@ fn adopt(builder: ManagerBuilder) -> Outcome {
 /// Children that drop inherited values, or end with them.
 fn forks(builder: ManagerBuilder) -> Outcome {
     let manager = builder.spill_to("/var/tmp", Bytes::gib(1)).build()?;
-    let mut region = manager.region(Bytes::mib(128)).create()?;
+    let mut region = manager.region(Bytes::mib(64)).create()?;
     fill(region.words_mut(), 5);
     let (mut manager, mut region) = (Some(manager), Some(region));
     for how in ["drop the region", "drop both", "exit"] {

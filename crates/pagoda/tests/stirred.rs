@@ -37,7 +37,7 @@ fn run(case: &str) {
                 let mut shadow = Shadow::new(region.len(), Random::new(seed, base.bytes() as u64), content);
                 let case = format!("PAGODA_SEED={seed}, {case}, base page {base}, in thread: {in_thread}");
                 let pages = region.len() / PAGE;
-                shadow.run(&mut region, length(pages / 2, pages), &case);
+                shadow.run(&mut region, length(pages / 4, pages), &case);
             }
         }
     }

@@ -1,6 +1,13 @@
 //! The order of the sides in a round, so that caches and the host favour none. Pure. A side must
 //! never always be the first, nor always follow the same one.
 
+use std::ops::RangeInclusive;
+
+/// The numbers of a bench's rounds: round 0 is discarded, and a `quick` run has none.
+pub fn round_numbers(quick: bool, rounds: usize) -> RangeInclusive<usize> {
+    usize::from(quick)..=rounds
+}
+
 /// The numbers of `sides` in the order of a round. Each round begins with the next side, and every
 /// other round runs backwards.
 pub fn turns(round: usize, sides: usize) -> impl Iterator<Item = usize> {

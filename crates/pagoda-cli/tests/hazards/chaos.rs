@@ -22,7 +22,7 @@ use crate::program::Program;
 const ROUNDS: [u64; 2] = [10, 20];
 
 /// How long a tree lives.
-const LIFE: Duration = Duration::from_millis(1000);
+const LIFE: Duration = Duration::from_millis(700);
 
 /// How long after that it may take to end, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(90);

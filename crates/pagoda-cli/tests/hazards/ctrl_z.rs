@@ -47,7 +47,7 @@ impl<'a> Run<'a> {
         let over = program.directory().join("over");
         let over = over.to_str().expect("a path in UTF-8");
         let file = File::create(program.directory().join("said")).expect("a file");
-        let mut command = program.managed(&["--quiet", "--memory", "48M"], &[over]);
+        let mut command = program.managed(&["--quiet", "--memory", "32M"], &[over]);
         command.stdout(file.try_clone().expect("a descriptor")).stderr(file).stdin(Stdio::null());
         Self { program, timeout: command.spawn().expect("it starts") }
     }

@@ -8,7 +8,7 @@ use crate::program::{Program, output, said};
 
 /// MiB that the program maps where its limit is not one of memory. With its allocations, that is
 /// twice the budget.
-pub const MAPPED_MIB: &str = "40";
+const MAPPED_MIB: &str = "10";
 
 /// The line of a child that has no engine of its own, which is no complaint about the program.
 const CHILD: &str = "pagoda: a process below the program:";
@@ -17,7 +17,7 @@ const CHILD: &str = "pagoda: a process below the program:";
 /// forks, and its content is right in both.
 fn gets_the_same(program: &Program, arguments: &[&str]) -> (Output, Output) {
     let native = output(&mut program.native(arguments));
-    let managed = output(&mut program.managed(&["--quiet", "--memory", "48M"], arguments));
+    let managed = output(&mut program.managed(&["--quiet", "--memory", "32M"], arguments));
     let words = said(&managed);
     assert_eq!(managed.status.code(), native.status.code(), "{arguments:?}: {words}{}", said(&native));
     assert_eq!(managed.stdout, native.stdout, "{arguments:?}: {words}");
@@ -50,7 +50,7 @@ fn a_limit_of_addresses_counted_the_engines() {
     let script = "ulimit -v 307200; ulimit -v; exec \"$@\"";
     let by = ["sh", "-c", script, "sh"].into_iter().map(Into::into).chain([program.path().into()]);
     let by = by.chain(["CORE", "0"].map(Into::into));
-    let executed = output(&mut Program::managed_command(&["--quiet", "--memory", "48M"], by));
+    let executed = output(&mut Program::managed_command(&["--quiet", "--memory", "32M"], by));
     let expected = format!("307200\n{}", words(&native));
     assert_eq!(words(&executed), expected, "{}", said(&executed));
 }
@@ -86,7 +86,7 @@ fn other_limits_of_a_program_hold_as_without_an_engine() {
 #[test]
 fn a_limit_of_file_sizes_ends_a_run_with_a_reason_alone() {
     let Some(program) = Program::build("limits", &[]) else { return };
-    let managed = output(&mut program.managed(&["--quiet", "--memory", "48M"], &["FSIZE", "1M"]));
+    let managed = output(&mut program.managed(&["--quiet", "--memory", "32M"], &["FSIZE", "1M"]));
     let words = said(&managed);
     match managed.status.code() {
         Some(0) => {}

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::skip::skip;
 
-use crate::limits::MAPPED_MIB;
 use crate::program::{Program, output, said};
 
 /// Allocators, and libraries that stand in for calls of the C library, where distributions put
@@ -31,7 +30,7 @@ fn find(library: &str) -> Option<PathBuf> {
 #[test]
 fn libraries_of_others_work_before_and_behind_ours() {
     let Some(program) = Program::build("limits", &[]) else { return };
-    let arguments = ["CORE", "0", MAPPED_MIB];
+    let arguments = ["CORE", "0", length("10", "40")];
     for library in LIBRARIES.iter().chain(length(&MORE[..0], &MORE)) {
         let Some(path) = find(library) else {
             skip("a library that others preload", format!("{library} is not installed"));
@@ -41,13 +40,13 @@ fn libraries_of_others_work_before_and_behind_ours() {
         assert!(native.status.success(), "{library}: {}", said(&native));
         // As the user's environment has it.
         let outside =
-            output(program.managed(&["--quiet", "--memory", "48M"], &arguments).env("LD_PRELOAD", &path));
+            output(program.managed(&["--quiet", "--memory", "32M"], &arguments).env("LD_PRELOAD", &path));
         // As a script of the program sets it, in either order.
         let orders = ["$0:$LD_PRELOAD", "$LD_PRELOAD:$0"].map(|order| {
             let script = format!("export LD_PRELOAD=\"{order}\"; exec \"$@\"");
             let by = ["sh", "-c", &script].map(OsString::from).into_iter().chain([path.clone().into()]);
             let by = by.chain([program.path().into()]).chain(arguments.map(OsString::from));
-            output(&mut Program::managed_command(&["--quiet", "--memory", "48M"], by))
+            output(&mut Program::managed_command(&["--quiet", "--memory", "32M"], by))
         });
         for managed in [outside].iter().chain(&orders) {
             assert_eq!(managed.status.code(), native.status.code(), "{library}: {}", said(managed));

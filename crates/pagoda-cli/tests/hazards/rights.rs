@@ -13,9 +13,9 @@ fn threads_of_the_engine_kept_the_rights_that_the_program_gave_up() {
     for mode in ["start", "user", "raw", "back", "capset", "child", "small", "gone"] {
         // However much memory it has.
         let native = output(&mut program.native(&[mode, "1"]));
-        for memory in ["64", "1"] {
+        for memory in ["36", "1"] {
             let arguments = [mode, memory];
-            let managed = output(&mut program.managed(&["--quiet", "--memory", "48M"], &arguments));
+            let managed = output(&mut program.managed(&["--quiet", "--memory", "32M"], &arguments));
             let of_managed = said(&managed);
             assert_eq!(managed.status.code(), native.status.code(), "{arguments:?}: {of_managed}");
             // A child that is forked after the drop may not start an engine, and runs without.
@@ -31,8 +31,8 @@ fn threads_of_the_engine_kept_the_groups_that_the_program_gave_up() {
     if !rustix::process::geteuid().is_root() {
         return skip("a program that gives up groups", "this user is not root");
     }
-    for arguments in [["groups", "64"], ["groups", "1"], ["raw_groups", "64"], ["raw_groups", "1"]] {
-        let options = ["--quiet", "--memory", "48M"];
+    for arguments in [["groups", "36"], ["groups", "1"], ["raw_groups", "36"], ["raw_groups", "1"]] {
+        let options = ["--quiet", "--memory", "32M"];
         let groups = ["setpriv", "--groups", "7,8,9"];
         let managed = output(&mut program.managed_by(&groups, &options, &arguments));
         assert!(managed.status.success(), "{arguments:?}: {}", said(&managed));

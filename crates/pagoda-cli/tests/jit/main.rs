@@ -40,7 +40,7 @@ const BUDGET: &str = "32M";
 
 /// How long each case takes.
 fn time() -> Duration {
-    Duration::from_secs(length(1, 2)) * longer()
+    Duration::from_millis(length(500, 2000)) * longer()
 }
 
 /// A case: its name, its work in a thread until its rounds are over, and the counters that show

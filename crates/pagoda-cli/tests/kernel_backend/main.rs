@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use machine::{Machine, bare_devices, freezer_of, guard_of, left, with};
 use pagoda_linux::process::child::send;
+use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::wait::until;
 
 const BUDGET: u64 = 64 << 20;
@@ -147,10 +148,11 @@ fn a_run_that_is_killed_with_its_guard_is_undone_by_the_next() {
 fn a_run_that_is_killed_at_any_step_leaves_nothing() {
     let Some(_machine) = with("a run that is killed at any step") else { return };
     let before = bare_devices();
-    for step in 0..40 {
+    let steps = length(20, 40);
+    for step in 0..steps {
         let mut command = pagoda(&["--backend", "kernel", "--quiet"]);
         let mut child = command.args(["sleep", "0.01"]).spawn().expect("pagoda starts");
-        std::thread::sleep(Duration::from_millis(2 * step));
+        std::thread::sleep(Duration::from_millis(80 * step / steps));
         child.kill().expect("killed");
         drop(child.wait());
         // Before there is a guard, and anything to be undone, there is a note.

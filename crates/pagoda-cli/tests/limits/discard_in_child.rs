@@ -12,8 +12,8 @@ use crate::support::content::Stamp;
 use crate::support::memory::Mapping;
 use crate::support::random::Random;
 
-/// Three times the budget: most of it is swapped out at the fork.
-const PAGES: usize = 96 * PAGES_PER_MIB;
+/// Twice the budget: most of it is swapped out at the fork.
+const PAGES: usize = 64 * PAGES_PER_MIB;
 
 /// Ranges that the child discards. It begins at the end, where the parent's copying comes last.
 const DISCARDS: usize = 200;

@@ -11,7 +11,7 @@ use crate::support::memory::{Mapping, PAGE};
 use crate::support::suite;
 
 /// Half as much again as the budget.
-const PAGES: usize = 96 * PAGES_PER_MIB;
+const PAGES: usize = 48 * PAGES_PER_MIB;
 
 /// OS pages of a base page.
 const BASE: usize = 16;
@@ -22,7 +22,7 @@ const GUARDED: usize = 4 * PAGES_PER_MIB;
 /// From outside.
 pub fn are_kept() -> Result<String, String> {
     for kind in ["content", "fill"] {
-        let ended = begin(&[], &["-m", "64M", "--base-page", "64K"], &["guarded", kind])?.end()?;
+        let ended = begin(&[], &["-m", "32M", "--base-page", "64K"], &["guarded", kind])?.end()?;
         if ended.said == "no guards\n" {
             return suite::skipped("guards", "the kernel has none (Linux 6.13)");
         }
@@ -59,7 +59,7 @@ pub fn program(kind: &str) -> Result<(), String> {
         }
     } else {
         // Everything is managed after that, and there is room again.
-        fill(80, |_| Ok(()))?;
+        fill(40, |_| Ok(()))?;
         for page in guarded.clone() {
             // A part of a base page is filled by the kernel's copy, while there is room.
             write(&mut mapping, page - 5..page - 4);

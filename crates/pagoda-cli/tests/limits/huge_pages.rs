@@ -10,10 +10,10 @@ use crate::run::begin;
 use crate::support::memory::Mapping;
 
 /// It asks for this much in huge pages, in a budget that leaves room for twice that.
-const ASKED_MIB: usize = 96;
+const ASKED_MIB: usize = 48;
 
 /// So that a fifth of all has to leave.
-const TOO_MUCH_MIB: usize = 384;
+const TOO_MUCH_MIB: usize = 192;
 
 /// From outside.
 pub fn are_kept_while_there_is_room() -> Result<String, String> {
@@ -21,7 +21,7 @@ pub fn are_kept_while_there_is_room() -> Result<String, String> {
         .map_or(true, |choice| choice.contains("[never]"));
     let may =
         given && memory("/proc/self/status", "THP_enabled:")? == 1 && transparent_huge::are_split_right();
-    let ended = begin(&[], &["-m", "384M"], &["huge-pages", if may { "may" } else { "may-not" }])?.end()?;
+    let ended = begin(&[], &["-m", "192M"], &["huge-pages", if may { "may" } else { "may-not" }])?.end()?;
     ended.expect_success()?;
     if ended.counter("evictions")? == 0 {
         return Err("nothing had to leave".to_owned());

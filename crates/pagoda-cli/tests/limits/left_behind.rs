@@ -15,12 +15,12 @@ use crate::program::{PAGES_PER_MIB, check, write};
 use crate::run::begin;
 use crate::support::memory::{Mapping, PAGE};
 
-/// Three times the budget: most of it is swapped out at the fork.
-const PAGES: usize = 96 * PAGES_PER_MIB;
+/// Twice the budget: most of it is swapped out at the fork.
+const PAGES: usize = 64 * PAGES_PER_MIB;
 
 /// Raw forks, of which each forks by the C library.
 fn unseen_forks() -> usize {
-    length(8, 20)
+    length(5, 20)
 }
 
 /// Parents that are killed while they fork, each later than the one before by more: from its

@@ -57,7 +57,7 @@ pub fn descriptors_of_a_fork() -> Result<String, String> {
 /// out.
 pub fn fork_with_few(soft: u64, hard: u64) -> Result<(), String> {
     let told = |error: std::io::Error| error.to_string();
-    let pages = 96 * PAGES_PER_MIB;
+    let pages = 64 * PAGES_PER_MIB;
     let mut mapping = Mapping::new(pages).map_err(told)?;
     write(&mut mapping, 0..pages);
     let limit = Rlimit { current: Some(soft), maximum: Some(hard) };
@@ -107,7 +107,7 @@ const WRITTEN: usize = 4096;
 const EVICTED_WITHIN: Duration = Duration::from_secs(20);
 
 /// Filled after the limit was reached: more than the budget.
-const FILLED_MIB: usize = 128;
+const FILLED_MIB: usize = 80;
 
 /// In the program: splits mappings until the kernel refuses, then writes its pages.
 pub fn many_mappings() -> Result<(), String> {

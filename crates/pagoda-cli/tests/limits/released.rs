@@ -11,8 +11,8 @@ use crate::support::suite;
 /// Root without the privilege that the kernel tells of forks for, and with all that is needed else.
 const WITHOUT: [&str; 3] = ["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"];
 
-/// Three times the budget.
-const PAGES: usize = 96 * PAGES_PER_MIB;
+/// Twice the budget.
+const PAGES: usize = 64 * PAGES_PER_MIB;
 /// The most that the mapping may grow by, and the pages of that which are written.
 const ROOM: usize = 8 * PAGES_PER_MIB;
 const WRITTEN: usize = 16;

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::process::{fork, wait};
 
 use crate::program::{PAGES_PER_MIB, check, write};
@@ -19,7 +20,9 @@ const COPIED_MIB: u64 = 104;
 const CHILDREN: usize = 3;
 /// The memory that each of the four fills, and then writes and checks so often.
 const PAGES: usize = 64 * PAGES_PER_MIB;
-const TIMES: usize = 4;
+fn times() -> usize {
+    length(2, 4)
+}
 /// The pause after each MiB. All of them together fill half a gigabyte a second at most: the memory
 /// taken between two looks is no more than the allowed excess. A process that waited for a
 /// processor must not catch up.
@@ -102,7 +105,7 @@ fn write_in_time(mapping: &mut Mapping) {
 /// Fills as much again, and checks that and the content at the fork.
 fn fill(before: &Mapping) -> Result<(), String> {
     let mut own = Mapping::new(PAGES).map_err(|error| error.to_string())?;
-    for _ in 0..TIMES {
+    for _ in 0..times() {
         write_in_time(&mut own);
         check(&own, 0..PAGES)?;
     }

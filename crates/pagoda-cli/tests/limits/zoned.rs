@@ -4,8 +4,8 @@
 
 use crate::run::{Ended, begin};
 
-/// More than twice the memory, and nothing of it compresses.
-const FILL_MIB: &str = "136";
+/// Half as much again as the memory, and nothing of it compresses.
+const FILL_MIB: &str = "96";
 
 const LOCAL: &[&str] = &["--zone", "a=16M", "--zone", "b=48M"];
 const WITH_REMOTE: &[&str] = &["--zone", "a=16M", "--zone", "b=32M", "--zone", "c=16M@remote"];

@@ -46,7 +46,7 @@ fn new(name: &'static str, command: &[&str]) -> Program {
 fn sort(scratch: &Scratch) -> Result<Program, String> {
     starts(&["sort", "--version"])?;
     let input = scratch.path("logs");
-    data::logs(&input, 8, length(110_000, 160_000));
+    data::logs(&input, 8, length(100_000, 160_000));
     // A buffer that takes it all, so that it sorts in memory.
     Ok(new("sort", &["sort", "-S", "1G", "--parallel=2", text(&input)]))
 }
@@ -75,7 +75,7 @@ for seed in sorted(results): print(seed, results[seed])
 ";
 
 fn python_threads() -> Result<Program, String> {
-    Ok(new("python3", &[&python("threading")?, "-c", PYTHON, length("64000", "95000")]))
+    Ok(new("python3", &[&python("threading")?, "-c", PYTHON, length("54000", "95000")]))
 }
 
 const NUMPY: &str = r"
@@ -130,7 +130,7 @@ SELECT count(*), sum(length(note)), sum(price) FROM item;
 
 fn sqlite(scratch: &Scratch) -> Result<Program, String> {
     starts(&["sqlite3", "--version"])?;
-    let script = written(scratch, "work.sql", &SQL.replace("ITEMS", length("260000", "400000")))?;
+    let script = written(scratch, "work.sql", &SQL.replace("ITEMS", length("236000", "400000")))?;
     let mut program = new("sqlite3", &["sqlite3", "-batch", ":memory:"]);
     program.input = Some(script);
     Ok(program)

@@ -35,7 +35,7 @@ const BUDGET: &str = "32M";
 
 /// How long each race takes where no number of rounds is given.
 fn time() -> Duration {
-    Duration::from_secs(length(1, 2)) * longer()
+    Duration::from_millis(length(500, 2000)) * longer()
 }
 
 /// The longest time for a round, on a busy machine: longer is a hang.

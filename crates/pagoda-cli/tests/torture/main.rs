@@ -47,7 +47,7 @@ fn main() -> ExitCode {
 
 fn torture(base_page: &str) -> Result<String, String> {
     let names = ["evictions", "stores", "faults_stored", "events_unmap", "events_remap", "events_remove"];
-    let seconds = suite::from_environment("PAGODA_TORTURE_SECONDS").unwrap_or_else(|| length(2, 7));
+    let seconds = suite::from_environment("PAGODA_TORTURE_SECONDS").unwrap_or_else(|| length(1, 7));
     run(base_page, BUDGET, seconds, &names)
 }
 

@@ -108,7 +108,7 @@ fn a_call_that_no_memory_can_be_had_for_fails_and_the_process_goes_on() {
     let (file, other, region) = mapped(BasePage::K64);
     drop((region, other));
     let manager = Manager::builder().budget(Bytes::mib(64)).user_mode_only(true);
-    let manager = manager.give_up(Duration::from_secs(3)).build().expect("manager");
+    let manager = manager.give_up(Duration::from_secs(1)).build().expect("manager");
     let mut pinned = manager.region(Bytes::mib(40)).create().expect("region");
     for page in 0..pinned.len() / OS_PAGE {
         pinned.write_at(page * OS_PAGE, &[(page % 239) as u8 + 1; OS_PAGE]).expect("written");
@@ -125,7 +125,7 @@ fn a_call_that_no_memory_can_be_had_for_fails_and_the_process_goes_on() {
         region.read_at(page * OS_PAGE, &mut byte).map(|()| assert_eq!(byte[0], (page % 251) as u8))
     };
     let all = region.len() / OS_PAGE;
-    // Two at once: each waits three seconds before it fails.
+    // Two at once: each waits a second before it fails.
     let outcomes = std::thread::scope(|scope| {
         let upwards = scope.spawn(|| (0..all).step_by(16).map(read).find(Result::is_err));
         let downwards = (0..all).rev().step_by(16).map(read).find(Result::is_err);

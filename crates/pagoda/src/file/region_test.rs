@@ -28,7 +28,7 @@ fn a_reader_by_calls_takes_no_fault_from_a_reader_by_address() {
     }
     let (_file, _manager, region) = mapped(BasePage::K64);
     let region = Arc::new(region);
-    let reads = length(6_000, 20_000);
+    let reads = length(3_000, 20_000);
     // Each has pages of its own: no other thread reads in the page that it waits for.
     let own = region.len() / OS_PAGE / (2 * READERS as usize);
     let (done, all) = channel();

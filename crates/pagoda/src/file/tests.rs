@@ -105,8 +105,14 @@ fn a_page_that_can_not_be_written_is_kept_told_once_and_written_later() {
         let (file, manager, region) = mapped(base);
         let failing = &region.inner().file.failing;
         failing.writes.store(true, Ordering::Release);
-        let value = |page: usize| if page.is_multiple_of(3) { 0 } else { (page % 239) as u8 };
-        for page in 0..LEN.div_ceil(OS_PAGE) {
+        // More than the budget is written; the rest is as it was.
+        let written = LEN.div_ceil(OS_PAGE) / length(2, 1);
+        let value = |page: usize| match page {
+            _ if page >= written => (page % 251) as u8,
+            _ if page.is_multiple_of(3) => 0,
+            _ => (page % 239) as u8,
+        };
+        for page in 0..written {
             let len = (LEN - page * OS_PAGE).min(OS_PAGE);
             region.write_at(page * OS_PAGE, &vec![value(page); len]).expect("memory");
         }

@@ -194,7 +194,7 @@ const ROUNDS_OF_CHANGE: usize = 100_000;
 
 /// The normal form does no more within this time: the two threads take turns, which takes minutes
 /// on a machine whose processors are busy.
-const TIME: Duration = Duration::from_secs(4);
+const TIME: Duration = Duration::from_secs(2);
 
 /// Enough for memory that is adopted now and then.
-const ROUNDS_LEAST: usize = 2000;
+const ROUNDS_LEAST: usize = 1000;

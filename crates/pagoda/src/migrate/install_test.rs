@@ -21,7 +21,7 @@ fn content_arriving_where_no_memory_can_be_had_is_an_error_also_beside_a_file() 
     let file = tempfile::NamedTempFile::new_in(on_disk()).expect("room");
     std::fs::write(file.path(), vec![7; 1 << 20]).expect("room");
     let manager = Manager::builder().budget(Bytes::mib(64)).user_mode_only(true);
-    let manager = manager.give_up(Duration::from_secs(3)).build().expect("manager");
+    let manager = manager.give_up(Duration::from_secs(1)).build().expect("manager");
     let pinned = manager.region(Bytes::mib(40)).create().expect("region");
     let pages = pinned.len() / OS_PAGE;
     (0..pages).for_each(|page| {

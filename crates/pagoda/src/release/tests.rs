@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use pagoda_core::page::BasePage;
 use pagoda_core::page_entry::{Backing, Word};
+use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;
 
@@ -171,7 +172,7 @@ const STORING_THREADS: u64 = crate::state::pending::HANDLERS_MAX as u64 + 2;
 fn an_equal_owner_opens_at_once_and_holds_no_more_than_the_one_before() {
     for policy in [ReleasePolicy::Background, ReleasePolicy::Workers, ReleasePolicy::Spans] {
         let Some(manager) = manager(64, BasePage::K64, policy) else { return };
-        let len = Bytes::mib(128);
+        let len = Bytes::mib(length(80, 128));
         let mut bytes = vec![0; BASE];
         let mut round = |manager: &Manager| {
             let mut region = manager.region(len).create().expect("region");
@@ -192,7 +193,7 @@ fn an_equal_owner_opens_at_once_and_holds_no_more_than_the_one_before() {
             peak
         };
         let before = round(&manager);
-        for _ in 0..3 {
+        for _ in 0..length(2, 3) {
             let peak = round(&manager);
             let bound = before + STORING_THREADS * IN_FLIGHT_BYTES;
             assert!(peak <= bound, "{policy:?}: {peak} at once, {before} before");

@@ -1,6 +1,7 @@
 //! Seeded walks over the store, alone and from several threads at once: each page that comes back
 //! is compared with a shadow of it.
 
+use pagoda_linux::testing::length::length;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -156,7 +157,8 @@ fn threads_that_put_get_free_spill_and_trim_at_once_agree_with_their_shadows() {
                 })
             });
             let store = &store;
-            let walkers = [11, 12, 13].map(|seed| scope.spawn(move || walk(store, seed, 2500, false)));
+            let walkers =
+                [11, 12, 13].map(|seed| scope.spawn(move || walk(store, seed, length(1000, 2500), false)));
             let outcomes = walkers.map(std::thread::ScopedJoinHandle::join);
             over.store(true, Ordering::Relaxed);
             outcomes.into_iter().for_each(|outcome| outcome.expect("no walker failed"));

@@ -10,10 +10,10 @@ use pagoda_linux::testing::random::{Random, runs};
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::EndsWith;
 
-const PAGES: usize = (32 << 20) / OS_PAGE;
+const PAGES: usize = (16 << 20) / OS_PAGE;
 /// So far above the other thread at most the second one has its pages.
 const AHEAD_PAGES: usize = 600;
-const ROUNDS: u64 = 6;
+const ROUNDS: u64 = 4;
 
 /// One page in 61 is the second thread's: at another place of each base page.
 fn is_second(page: usize) -> bool {

@@ -7,6 +7,7 @@ use pagoda::frames::zones::Place;
 use pagoda::{BasePage, Bytes, Managed, Manager, Region, RegionError};
 use pagoda_linux::mem::plain_memory::{Pages, PlainMemory};
 use pagoda_linux::procfs::pagemap::PagemapScanner;
+use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::random::{Random, runs};
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;
@@ -258,8 +259,8 @@ fn under_pressure_regions_of_all_base_pages_hold_their_threads_writes() {
     if skip_without_moves("base pages of regions") {
         return;
     }
-    // Four times 24 MiB, of which 40 MiB may be in memory.
-    let pages = (24 << 20) / OS_PAGE;
+    // Four times as much, of which 40 MiB may be in memory.
+    let pages = (length(16, 24) << 20) / OS_PAGE;
     for (in_file, several) in [(false, false), (true, false), (false, true), (true, true)] {
         for seed in runs(1) {
             let builder = Manager::builder().user_mode_only(true);
@@ -293,7 +294,7 @@ fn use_and_compare(region: &mut Region, random: &mut Random, pages: usize) {
     // One word of each page, at a place that goes by the page.
     let mut shadow = vec![0u64; pages];
     let at = |page: usize| page * PAGE_WORDS + page * 7 % PAGE_WORDS;
-    for step in 0..1500 {
+    for step in 0..length(800, 1500) {
         let from = random.below(pages);
         // Mostly some pages, now and then a long run upwards.
         let run = from..pages.min(from + 1 + if random.one_in(8) { 700 } else { random.below(24) });

@@ -3,8 +3,8 @@
 use std::fs::{self, OpenOptions};
 use std::path::Path;
 
-use crate::images::manager;
-use crate::support::{memory, scratch};
+use crate::files::images::{manager, small_mib};
+use crate::files::support::{memory, scratch};
 use pagoda::{AccessError, BasePage, Bytes, FileError, FileRegion, FileRegionBuilder, Manager, MapFileError};
 use pagoda_linux::testing::random::Random;
 
@@ -35,16 +35,17 @@ fn a_part_is_read_and_written_and_nothing_around_it() {
     for (base, tail) in bases.zip([0, 1, 4095, 4097, 70_001]) {
         let (_directory, path) = scratch();
         // The part alone is more than the budget.
-        let mut content = memory(56 << 8, 1);
+        let budget_mib = small_mib(base);
+        let mut content = memory(budget_mib * 7 / 4 << 8, 1);
         fs::write(&path, &content).expect("room");
-        let Some(manager) = manager(Bytes::mib(32), base) else { return };
-        let (start, end) = ((4 << 20) + 3 * PAGE, (52 << 20) + tail);
+        let Some(manager) = manager(Bytes::mib(budget_mib as u64), base) else { return };
+        let (start, end) = ((4 << 20) + 3 * PAGE, (budget_mib * 13 / 8 << 20) + tail);
         let case = format!("{base:?}, tail {tail}");
         let region = part(&manager, &path, start, Some(end - start)).writable(true).map().expect("mapped");
         assert_is(&region, &content[start..end], &case);
         let mut random = Random::new(7, tail as u64);
         let last = [end - 1, end - 1 - tail % PAGE, start];
-        let places = (0..2000).map(|_| start + random.below(end - start)).chain(last).collect::<Vec<_>>();
+        let places = (0..1000).map(|_| start + random.below(end - start)).chain(last).collect::<Vec<_>>();
         for at in places {
             content[at] = !content[at];
             region.write_at(at - start, &content[at..=at]).expect("written");

@@ -75,7 +75,7 @@ fn threads_read_and_write_a_file_beyond_the_budget_at_each_base_page() {
     let directory = directory();
     let path = directory.path().join("file");
     for base in BasePage::ALL {
-        let len = (budget_mib(base) << 21) + 1234;
+        let len = (budget_mib(base) * 3 / 2 << 20) + 1234;
         let pages = len.div_ceil(PAGE);
         make(&path, len);
         let manager = builder(base).build().expect("manager");
@@ -275,7 +275,7 @@ fn again(test: &str, path: &Path) -> Command {
     command
 }
 
-const KILLED: &str = "file_region::synced_writes_outlive_a_killed_process";
+const KILLED: &str = "files::file_region::synced_writes_outlive_a_killed_process";
 const KILLED_LEN: usize = (24 << 20) + 777;
 
 /// Writes all pages as of one value after the other; says when the first is safe.
@@ -335,7 +335,7 @@ fn synced_writes_outlive_a_killed_process() {
     println!("{newer} pages were newer");
 }
 
-const POWER: &str = "file_region::synced_writes_outlive_a_disk_that_loses_power";
+const POWER: &str = "files::file_region::synced_writes_outlive_a_disk_that_loses_power";
 
 /// An ext4 image, mounted for the command that follows, and once more after it: writes that are not
 /// in its journal are lost by then. Arguments: the directory of the image, and the command.
@@ -398,7 +398,7 @@ fn synced_writes_outlive_a_disk_that_loses_power() {
     }
 }
 
-const LOST: &str = "file_region::touching_a_cut_off_page_is_a_bus_error";
+const LOST: &str = "files::file_region::touching_a_cut_off_page_is_a_bus_error";
 
 #[test]
 fn touching_a_cut_off_page_is_a_bus_error() {

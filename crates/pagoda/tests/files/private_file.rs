@@ -5,8 +5,8 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use crate::images::manager;
-use crate::support::{memory, scratch};
+use crate::files::images::{manager, small_mib};
+use crate::files::support::{memory, scratch};
 use pagoda::{AccessError, BasePage, Bytes, Manager, MapFileError, Region};
 use pagoda_linux::testing::random::Random;
 
@@ -37,16 +37,17 @@ fn content_is_the_files_and_writes_stay_in_the_region() {
     for (base, extra) in bases.zip([0, 1, 4095, 4096, 70_000]) {
         let (_directory, path) = scratch();
         // Twice it is more than the budget: all of it comes and goes.
-        let mut content = memory(24 << 8, 1);
+        let budget_mib = small_mib(base);
+        let mut content = memory(budget_mib * 3 / 4 << 8, 1);
         content.truncate(content.len() - extra);
         fs::write(&path, &content).expect("room");
-        let Some(manager) = manager(Bytes::mib(32), base) else { return };
+        let Some(manager) = manager(Bytes::mib(budget_mib as u64), base) else { return };
         let mut region = mapped(&manager, &path);
         let other = mapped(&manager, &path);
         assert_is(&region, &content);
         let before = manager.stats();
         let (mut random, original) = (Random::new(7, 0), content.clone());
-        for _ in 0..3000 {
+        for _ in 0..1500 {
             let (at, byte) = (random.below(content.len()), random.next() as u8);
             content[at] = byte;
             region.write_at(at, &[byte]).expect("written");

@@ -4,8 +4,8 @@
 use std::fs;
 use std::path::Path;
 
-use crate::images::manager;
-use crate::support::{memory, scratch};
+use crate::files::images::{manager, small_mib};
+use crate::files::support::{memory, scratch};
 use pagoda::{AccessError, BasePage, Bytes, Manager, Region, RestoreError};
 use pagoda_image::{Codec, Image, Key, PackOptions};
 use pagoda_linux::testing::random::Random;
@@ -16,7 +16,7 @@ fn key() -> Key {
 
 fn packed(memory: &Vec<u8>, path: &Path, codec: Codec, block_bytes: u32) {
     let options = PackOptions { codec, block_bytes, ..PackOptions::new(key()) };
-    crate::support::packed(memory, path, options);
+    crate::files::support::packed(memory, path, options);
 }
 
 fn restored(manager: &Manager, path: &Path) -> Region {
@@ -243,10 +243,11 @@ fn damage_behind_a_prefetched_page_is_an_error_when_it_was_evicted() {
 fn pages_that_are_evicted_written_and_discarded_at_once_have_their_content() {
     const THREADS: usize = 3;
     let (_directory, path) = scratch();
-    let memory = memory(48 << 8, 7);
-    packed(&memory, &path, Codec::Lz4, 16384);
     for base in BasePage::ALL {
-        let Some(manager) = manager(Bytes::mib(32), Some(base)) else { return };
+        let budget_mib = small_mib(Some(base));
+        let memory = memory(budget_mib * 3 / 2 << 8, 7);
+        packed(&memory, &path, Codec::Lz4, 16384);
+        let Some(manager) = manager(Bytes::mib(budget_mib as u64), Some(base)) else { return };
         let region = restored(&manager, &path);
         let (region, memory) = (&region, &memory);
         std::thread::scope(|threads| {

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
-use crate::images::manager;
-use crate::support::scratch;
+use crate::files::images::{manager, small_mib};
+use crate::files::support::scratch;
 use pagoda::{Access, BasePage, Bytes, Region};
 use pagoda_image::{Codec, Image, Key, PackOptions};
 use pagoda_linux::testing::area::{Advice, Area};
@@ -122,7 +122,7 @@ fn saves_that_are_tracked_have_what_was_written_discarded_and_evicted_between() 
         region.track_saves(true);
         let mut memory = fill(&mut region);
         let mut last: Option<Arc<Image>> = None;
-        for round in 0..length(4, 6usize) {
+        for round in 0..length(3, 6usize) {
             let name = path.with_file_name(format!("save{round}.pim"));
             let with_base = PackOptions { base: last.clone(), ..options() };
             // The last write before the instant of the image.
@@ -369,17 +369,18 @@ fn a_restored_region_is_saved() {
 /// those before the last one.
 #[test]
 fn a_running_owner_is_saved_at_one_instant() {
-    // Pages of 4 KiB that are written, and how far apart: dense, sparse, and beyond the budget.
-    const LAYOUTS: [(usize, usize); 3] = [(1024, 4096), (1024, 8192), (9216, 4096)];
     let bases = BasePage::ALL.map(Some).into_iter().chain([None]);
     for (round, base) in bases.enumerate() {
+        let budget_mib = small_mib(base);
+        // Pages of 4 KiB that are written, and how far apart: dense, sparse, and beyond the budget.
+        let layouts = [(1024, 4096), (1024, 8192), (budget_mib * 9 / 8 << 8, 4096)];
         for (number, codec) in [Codec::Lz4, Codec::Zstd, Codec::None].into_iter().enumerate() {
-            for (layout, (pages, stride)) in LAYOUTS.into_iter().enumerate() {
+            for (layout, (pages, stride)) in layouts.into_iter().enumerate() {
                 // Each pair of the three is there.
                 if (round + number + layout) % 3 != 0 && !is_long() {
                     continue;
                 }
-                let Some(manager) = manager(Bytes::mib(32), base) else { return };
+                let Some(manager) = manager(Bytes::mib(budget_mib as u64), base) else { return };
                 let len = Bytes::new((pages * stride) as u64);
                 let region = manager.region(len).create().expect("a region");
                 eprintln!("{base:?}, {codec}, {pages} pages");
@@ -389,7 +390,7 @@ fn a_running_owner_is_saved_at_one_instant() {
     }
 }
 
-/// Saves it four times, the later two each after the one before.
+/// Saves it several times, those after the second each after the one before.
 fn save_with_a_writer(region: &Region, options: &PackOptions, pages: usize, stride: usize) {
     let (_directory, path) = scratch();
     let (quits, asks) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -415,7 +416,8 @@ fn save_with_a_writer(region: &Region, options: &PackOptions, pages: usize, stri
             }
         });
         let mut last = None;
-        for round in 0..4 {
+        let rounds = length(3, 4);
+        for round in 0..rounds {
             region.track_saves(round >= 1);
             let stop = || {
                 asks.store(true, Ordering::Release);
@@ -432,7 +434,7 @@ fn save_with_a_writer(region: &Region, options: &PackOptions, pages: usize, stri
             let path = path.with_file_name(format!("running{round}.pim"));
             let with_base = PackOptions { base: last.take(), ..options.clone() };
             let saved = region.snapshot(&path, with_base, stop, go_on);
-            quits.store(saved.is_err() || round == 3, Ordering::Release);
+            quits.store(saved.is_err() || round + 1 == rounds, Ordering::Release);
             saved.expect("saved");
             last = Some(opened(&path));
             let at = written.load(Ordering::Acquire);
@@ -476,7 +478,7 @@ fn a_save_that_is_killed_leaves_the_old_image() {
     for (moment, byte) in [("stop", 1), ("go_on", 1), ("never", 2)] {
         let mut command = std::process::Command::new(std::env::current_exe().expect("this"));
         command
-            .args(["--exact", "snapshot::saving_process"])
+            .args(["--exact", "files::snapshot::saving_process"])
             .env(SAVER, format!("{} {moment}", path.display()));
         command.stdout(std::process::Stdio::null());
         let status = command.status().expect("it starts");

@@ -13,10 +13,10 @@ use pagoda_linux::testing::random::{Random, runs};
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;
 
-use crate::late::use_at_once;
-use crate::program::{Memory, PAGE, Program};
-use crate::proxy::{FAULTS, Fault, Plan, line};
-use crate::support::{
+use crate::migrate::late::use_at_once;
+use crate::migrate::program::{Memory, PAGE, Program};
+use crate::migrate::proxy::{FAULTS, Fault, Plan, line};
+use crate::migrate::support::{
     combinations, late_options, live_options, manager, migrate, migrate_by, migrate_late, migrate_late_by,
     no_peer_is_refused, receive_options, slow_options, use_early_by,
 };
@@ -149,7 +149,7 @@ fn adopted_memory_arrives_as_it_was_when_its_writer_was_stopped() {
     }
     // More than fits, but with huge frames.
     let budget = |base| Bytes::mib(if base == BasePage::M2 { 64 } else { 16 });
-    each_case(24 << 20, budget, |region, mut program, to, target, (codec, zero, channels), context| {
+    each_case(18 << 20, budget, |region, mut program, to, target, (codec, zero, channels), context| {
         let (options, receiving) = (live_options(codec, channels), receive_options(zero));
         let Some(target) = target else {
             let (sent, received) = migrate(region, &mut program, to, &options, &receiving, |to| to);
@@ -212,7 +212,7 @@ fn arrive_slowly(pages: usize, use_it: impl FnOnce(Listener, &ReceiveOptions)) -
     (0..pages).for_each(|page| source.bytes.write(page * PAGE, &content(page)));
     let region = source.adopt(&from);
     let options = slow_options(2, Bytes::mib(4));
-    let send = |at: &_| region.migrate_to(at, &options, &mut crate::program::Idle, &mut go_on);
+    let send = |at: &_| region.migrate_to(at, &options, &mut crate::migrate::program::Idle, &mut go_on);
     let sent = use_early_by(send, |listener| use_it(listener, &receive_options(ZeroPolicy::default())));
     (0..pages).for_each(|page| assert!(is_right(&source, page), "page {page} of the source"));
     sent.map(drop)

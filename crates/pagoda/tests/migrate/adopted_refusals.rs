@@ -10,9 +10,11 @@ use pagoda_linux::testing::area::{Area, Rights};
 use pagoda_linux::testing::foreign::Foreign;
 use pagoda_linux::testing::skip::skip_without_moves;
 
-use crate::adopted::Mapped;
-use crate::program::{Idle, Memory, PAGE, Program};
-use crate::support::{any_port, live_options, manager, migrate_by, no_peer_is_refused, receive_options};
+use crate::migrate::adopted::Mapped;
+use crate::migrate::program::{Idle, Memory, PAGE, Program};
+use crate::migrate::support::{
+    any_port, live_options, manager, migrate_by, no_peer_is_refused, receive_options,
+};
 
 const PAGES: usize = 96;
 

@@ -11,8 +11,8 @@ use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::random::{Random, runs};
 use pagoda_linux::testing::skip::skip_without_moves;
 
-use crate::program::{Brake, Program};
-use crate::support::{any_port, live_options, manager, migrate, receive_options};
+use crate::migrate::program::{Brake, Program};
+use crate::migrate::support::{any_port, live_options, manager, migrate, receive_options};
 
 /// The bytes that are evicted at once.
 const BASE_BYTES: usize = 64 << 10;

@@ -5,11 +5,11 @@ use pagoda::{BasePage, Bytes};
 use pagoda_linux::testing::random::runs;
 use pagoda_linux::testing::skip::skip_without_moves;
 
-use crate::program::Program;
-use crate::support::{combinations, live_options, manager, migrate, receive_options};
+use crate::migrate::program::Program;
+use crate::migrate::support::{combinations, live_options, manager, migrate, receive_options};
 
 /// More than the budget, so that a part of it is out at any time.
-const REGION: Bytes = Bytes::mib(24);
+const REGION: Bytes = Bytes::mib(18);
 const BUDGET: Bytes = Bytes::mib(16);
 
 /// The base page of the source, and the numbers of channels.

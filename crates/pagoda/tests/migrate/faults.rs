@@ -13,9 +13,9 @@ use pagoda_linux::testing::random::{Random, runs};
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::together;
 
-use crate::program::{Brake, Idle, PAGE, Program};
-use crate::proxy::{FAULTS, Fault, Plan, line};
-use crate::support::{AT_ONCE, any_port, live_options, manager, migrate, receive_options};
+use crate::migrate::program::{Brake, Idle, PAGE, Program};
+use crate::migrate::proxy::{FAULTS, Fault, Plan, line};
+use crate::migrate::support::{AT_ONCE, any_port, live_options, manager, migrate, receive_options};
 
 /// Short, so that silence is noticed soon, and long enough for a busy machine.
 const STALL: Duration = Duration::from_secs(2);

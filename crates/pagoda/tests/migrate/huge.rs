@@ -10,9 +10,9 @@ use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;
 
-use crate::late_zero::held;
-use crate::program::PAGE;
-use crate::support::{any_port, late_options, live_options, manager, migrate_idle, receive_options};
+use crate::migrate::late_zero::held;
+use crate::migrate::program::PAGE;
+use crate::migrate::support::{any_port, late_options, live_options, manager, migrate_idle, receive_options};
 
 /// OS pages of a huge frame, and where the `n`-th begins and ends.
 const PAGES: usize = 512;

@@ -11,9 +11,9 @@ use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::random::{Random, runs};
 use pagoda_linux::testing::skip::skip_without_moves;
 
-use crate::program::{Brake, PAGE};
-use crate::sides::{Kind, Pair, listen, own_manager, say, send, wire};
-use crate::support::{live_options, receive_options};
+use crate::migrate::program::{Brake, PAGE};
+use crate::migrate::sides::{Kind, Pair, listen, own_manager, say, send, wire};
+use crate::migrate::support::{live_options, receive_options};
 
 /// The content of a region, in a word.
 fn digest(region: &Region) -> u64 {

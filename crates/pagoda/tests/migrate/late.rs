@@ -13,8 +13,8 @@ use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::random::{Random, runs};
 use pagoda_linux::testing::skip::skip_without_moves;
 
-use crate::program::{Idle, Memory, PAGE, Program};
-use crate::support::{
+use crate::migrate::program::{Idle, Memory, PAGE, Program};
+use crate::migrate::support::{
     any_port, combinations, late_options, live_options, manager, migrate_idle, migrate_late, receive_options,
     slow_options,
 };

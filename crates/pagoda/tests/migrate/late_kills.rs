@@ -11,9 +11,9 @@ use pagoda_linux::testing::address::load;
 use pagoda_linux::testing::random::{Random, may_end, runs};
 use pagoda_linux::testing::skip::skip_without_moves;
 
-use crate::program::{PAGE, Program};
-use crate::sides::{Kind, Pair, REGION, listen, own_manager, say, send, wire};
-use crate::support::{late_options, receive_options};
+use crate::migrate::program::{PAGE, Program};
+use crate::migrate::sides::{Kind, Pair, REGION, listen, own_manager, say, send, wire};
+use crate::migrate::support::{late_options, receive_options};
 
 const SIGBUS: i32 = libc::SIGBUS;
 

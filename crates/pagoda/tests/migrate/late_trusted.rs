@@ -11,10 +11,10 @@ use pagoda::migrate::{
 use pagoda::{BasePage, Bytes, Manager, Region};
 use pagoda_linux::testing::skip::skip_without_moves;
 
-use crate::authority::{Authority, client, server};
-use crate::late::use_at_once;
-use crate::program::Program;
-use crate::support::{any_port, late_options, manager, migrate_late, receive_options, slow_options};
+use crate::migrate::authority::{Authority, client, server};
+use crate::migrate::late::use_at_once;
+use crate::migrate::program::Program;
+use crate::migrate::support::{any_port, late_options, manager, migrate_late, receive_options, slow_options};
 
 const REGION: Bytes = Bytes::mib(6);
 

@@ -12,8 +12,8 @@ use pagoda_linux::procfs::pagemap::{PagemapScanner, Presence};
 use pagoda_linux::testing::address::load;
 use pagoda_linux::testing::skip::skip_without_moves;
 
-use crate::program::{Brake, PAGE};
-use crate::support::{late_options, receive_options, use_early};
+use crate::migrate::program::{Brake, PAGE};
+use crate::migrate::support::{late_options, receive_options, use_early};
 
 /// Pages that are written without end, that are zero and there, that have content, and that are
 /// zero after they had some.

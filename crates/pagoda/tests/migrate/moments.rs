@@ -14,9 +14,9 @@ use pagoda_linux::testing::random::{Random, may_end, runs};
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::together;
 
-use crate::program::{Brake, Idle, PAGE, Program};
-use crate::proxy::{FAULTS, Fault, Plan, line};
-use crate::support::{AT_ONCE, any_port, late_options, live_options, manager, receive_options};
+use crate::migrate::program::{Brake, Idle, PAGE, Program};
+use crate::migrate::proxy::{FAULTS, Fault, Plan, line};
+use crate::migrate::support::{AT_ONCE, any_port, late_options, live_options, manager, receive_options};
 
 /// Short, so that silence is noticed soon, and long enough for a busy machine.
 const STALL: Duration = Duration::from_secs(2);
@@ -112,7 +112,7 @@ fn cancelling_at_any_look_leaves_the_source_whole() {
     together::each(0..2, 2, |at| {
         let options = [live_options(Codec::Lz4, 2), late_options(Codec::None, 2, 2)][at as usize].clone();
         let (from, to) = (manager(Bytes::mib(24), BasePage::K64), manager(Bytes::mib(24), BasePage::K64));
-        let region = from.region(Bytes::mib(4)).create().expect("a region");
+        let region = from.region(Bytes::mib(2)).create().expect("a region");
         let mut program = Program::new(&region, 11);
         program.fill();
         region.page_out(0, region.len() / 2).expect("stored");

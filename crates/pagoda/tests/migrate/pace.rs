@@ -11,8 +11,8 @@ use pagoda::{BasePage, Bytes, Region};
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;
 
-use crate::program::PAGE;
-use crate::support::{any_port, live_options, manager, receive_options};
+use crate::migrate::program::PAGE;
+use crate::migrate::support::{any_port, live_options, manager, receive_options};
 
 const REGION: Bytes = Bytes::mib(4);
 

@@ -8,8 +8,8 @@ use pagoda::{BasePage, Bytes, Manager, Region};
 use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::skip::skip_without_moves;
 
-use crate::program::{Idle, PAGE};
-use crate::support::{any_port, live_options, manager, receive_options};
+use crate::migrate::program::{Idle, PAGE};
+use crate::migrate::support::{any_port, live_options, manager, receive_options};
 
 /// The moved region: all of it incompressible content, but for some pages that are zero.
 const REGION: Bytes = Bytes::mib(8);

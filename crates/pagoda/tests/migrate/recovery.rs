@@ -16,11 +16,11 @@ use pagoda_linux::testing::random::{Random, runs};
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::together;
 
-use crate::cut_line::{Cut, CutLine, Plan, Seen};
-use crate::late::use_at_once;
-use crate::program::{Idle, PAGE, Program};
-use crate::proxy::{FAULTS, Plan as WrongPlan, line};
-use crate::support::{AT_ONCE, any_port, late_options, manager, receive_options, slow_options};
+use crate::migrate::cut_line::{Cut, CutLine, Plan, Seen};
+use crate::migrate::late::use_at_once;
+use crate::migrate::program::{Idle, PAGE, Program};
+use crate::migrate::proxy::{FAULTS, Plan as WrongPlan, line};
+use crate::migrate::support::{AT_ONCE, any_port, late_options, manager, receive_options, slow_options};
 
 const REGION: Bytes = Bytes::mib(6);
 

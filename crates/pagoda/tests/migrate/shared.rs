@@ -10,9 +10,9 @@ use pagoda::{BasePage, Bytes, Region};
 use pagoda_linux::testing::random::runs;
 use pagoda_linux::testing::skip::skip_without_moves;
 
-use crate::program::{Brake, Memory, Program};
-use crate::shared_file::{LEN, Shared};
-use crate::support::{
+use crate::migrate::program::{Brake, Memory, Program};
+use crate::migrate::shared_file::{LEN, Shared};
+use crate::migrate::support::{
     any_port, late_options, live_options, manager, migrate_by, no_peer_is_refused, receive_options, use_early,
 };
 

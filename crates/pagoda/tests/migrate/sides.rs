@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use pagoda::migrate::{Codec, Error, Listener, Moved};
 use pagoda::{BasePage, Bytes, Manager, Region};
 
-use crate::line::Line;
-use crate::program::Program;
-use crate::support::{any_port, manager};
-use crate::{kills, late_kills};
+use crate::migrate::line::Line;
+use crate::migrate::program::Program;
+use crate::migrate::support::{any_port, manager};
+use crate::migrate::{kills, late_kills};
 
 const ROLE: &str = "PAGODA_TEST_ROLE";
 const TO: &str = "PAGODA_TEST_TO";
@@ -108,7 +108,7 @@ pub struct Side {
 impl Side {
     fn start(kind: Kind, to: Option<&str>, seed: u64) -> Self {
         let mut child = Command::new(std::env::current_exe().expect("a path"))
-            .args(["--exact", "sides::role", "--nocapture", "--test-threads=1"])
+            .args(["--exact", "migrate::sides::role", "--nocapture", "--test-threads=1"])
             .env(ROLE, kind.name())
             .envs(to.map(|to| (TO, to)))
             .env(SEED, seed.to_string())

@@ -11,9 +11,9 @@ use pagoda::{BasePage, Bytes, Managed, Manager, Region};
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;
 
-use crate::adopted::Mapped;
-use crate::program::{Memory, PAGE};
-use crate::support::{any_port, live_options, manager, receive_options};
+use crate::migrate::adopted::Mapped;
+use crate::migrate::program::{Memory, PAGE};
+use crate::migrate::support::{any_port, live_options, manager, receive_options};
 
 /// A region of 16 MiB and a line that takes half a second for it.
 pub const PAGES: usize = 4096;

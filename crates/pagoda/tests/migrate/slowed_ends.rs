@@ -9,9 +9,9 @@ use pagoda::{Bytes, Manager};
 use pagoda_linux::testing::doomed::Doomed;
 use pagoda_linux::testing::skip::skip_without_moves;
 
-use crate::adopted::Mapped;
-use crate::program::{Memory, PAGE};
-use crate::slowed::{Deaf, PAGES, options, send, waits};
+use crate::migrate::adopted::Mapped;
+use crate::migrate::program::{Memory, PAGE};
+use crate::migrate::slowed::{Deaf, PAGES, options, send, waits};
 
 /// Pages that are unmapped at once.
 const PIECE: usize = 16;

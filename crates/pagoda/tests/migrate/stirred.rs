@@ -8,8 +8,8 @@ use pagoda_linux::testing::random::runs;
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::stir::{Stir, while_stirred};
 
-use crate::program::Program;
-use crate::support::{live_options, manager, migrate, receive_options};
+use crate::migrate::program::Program;
+use crate::migrate::support::{live_options, manager, migrate, receive_options};
 
 /// Moves regions, each of them twice: the leftovers of the first time must not keep anything from
 /// the second.

@@ -11,7 +11,7 @@ use pagoda::migrate::{
 use pagoda::{BasePage, Bytes, Managed, Manager, Region};
 use pagoda_linux::testing::length::is_long;
 
-use crate::program::{Brake, Idle, Program};
+use crate::migrate::program::{Brake, Idle, Program};
 
 /// Long enough for a busy machine where nothing should stall.
 pub const STALL: Duration = Duration::from_secs(20);

@@ -7,12 +7,13 @@ use pagoda::{BasePage, Bytes, Manager, ManagerBuilder, Region};
 use pagoda_core::clear::Order;
 use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
 use pagoda_linux::testing::area::{Area, Rights};
+use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;
 
-use crate::support::huge::{PAGES, expect, expect_zero, huge_bytes, region, write};
-use crate::support::settled;
+use crate::regions::support::huge::{PAGES, expect, expect_zero, huge_bytes, region, write};
+use crate::regions::support::settled;
 
 fn builder(budget: Bytes) -> Option<ManagerBuilder> {
     if skip_without_moves("huge frames") {
@@ -180,7 +181,7 @@ fn owners_come_and_go_on_several_threads() {
         for thread in 0..4 {
             let manager = &manager;
             scope.spawn(move || {
-                for round in 0..12 {
+                for round in 0..length(6, 12) {
                     let frames = 3 + (thread + round) % 11;
                     let mut region = region(manager, frames);
                     let step = 1 + round % 3;

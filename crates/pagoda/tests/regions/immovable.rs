@@ -188,7 +188,7 @@ fn stir(mut region: Region, seed: u64, rounds: u64) {
 
 #[test]
 fn threads_that_protect_discard_and_write_lose_nothing_to_a_lift() {
-    let rounds = length(2_000, 20_000);
+    let rounds = length(1_000, 20_000);
     for (in_thread, base) in KINDS {
         let Some(manager) = manager(in_thread, base) else { return };
         thread::scope(|threads| {

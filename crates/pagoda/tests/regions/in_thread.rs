@@ -191,7 +191,7 @@ fn fork_while_others_fault(manager: &Manager) {
 
 fn run(role: &str) -> ExitStatus {
     let mut command = Command::new(std::env::current_exe().expect("this test"));
-    command.args(["--exact", "in_thread::role", "--nocapture", "--test-threads=1"]).env(ROLE, role);
+    command.args(["--exact", "regions::in_thread::role", "--nocapture", "--test-threads=1"]).env(ROLE, role);
     let mut running = command.stdout(Stdio::null()).process_group(0).spawn().expect("run");
     let begin = Instant::now();
     loop {

@@ -6,7 +6,7 @@ use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;
 
-use crate::support::{PAGE, settled};
+use crate::regions::support::{PAGE, settled};
 
 const BUDGET: Bytes = Bytes::mib(40);
 const MIB: usize = 1 << 20;

@@ -9,7 +9,7 @@ use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;
 
-use crate::support::{PAGE, Shadow, settled};
+use crate::regions::support::{PAGE, Shadow, settled};
 
 fn builder(near: u64, far: u64) -> ManagerBuilder {
     Manager::builder().user_mode_only(true).zone("near", Bytes::mib(near), Place::Local).zone(

@@ -7,8 +7,8 @@ use pagoda::frames::zones::{Place, ZoneStats};
 use pagoda::{Bytes, Manager, ZonePolicy, ZoneReclaim};
 use pagoda_linux::testing::skip::skip_without_moves;
 
-use crate::support::PAGE;
-use crate::support::lines::{content, fill};
+use crate::regions::support::PAGE;
+use crate::regions::support::lines::{content, fill};
 
 fn zones(manager: &Manager) -> Vec<ZoneStats> {
     manager.zones().into_iter().map(|(_, zone)| zone).collect()

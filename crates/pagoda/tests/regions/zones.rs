@@ -11,8 +11,8 @@ use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::skip::{skip, skip_without_moves};
 use pagoda_linux::testing::wait::{EndsWith, until};
 
-use crate::support::lines::{content, fill};
-use crate::support::{PAGE, Shadow, settled};
+use crate::regions::support::lines::{content, fill};
+use crate::regions::support::{PAGE, Shadow, settled};
 
 fn builder(zones: &[(&str, u64, Place)]) -> ManagerBuilder {
     let builder = Manager::builder().user_mode_only(true).spill_to("/var/tmp", Bytes::gib(1));
@@ -67,7 +67,7 @@ fn written_bytes_are_read_from_unequal_zones_at_each_base_page() {
         let mut shadow = Shadow::new(len, random, content);
         shadow.run(
             &mut region,
-            len / PAGE / length(4, 2),
+            len / PAGE / length(8, 2),
             &format!("at base page {base}, {policy}, {reclaim:?}"),
         );
         let stats = manager.stats();

@@ -124,8 +124,8 @@ pub fn run(args: &ClearArgs) -> anyhow::Result<ExitCode> {
     let setup = Setup {
         program: command::this_program()?,
         rounds,
-        frames_per_round: if args.quick { 50 } else { 300 },
-        slot: Duration::from_millis(if args.quick { 60 } else { 120 }),
+        frames_per_round: if args.quick { 10 } else { 300 },
+        slot: Duration::from_millis(if args.quick { 30 } else { 120 }),
         processes,
         llc_bytes,
         // At most a quarter of the available memory: the thrashers take some, too.

@@ -23,6 +23,7 @@ mod trial;
 
 use std::collections::BTreeSet;
 use std::hint::black_box;
+use std::ops::RangeInclusive;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -39,7 +40,7 @@ use serde_json::Value;
 use crate::command;
 use crate::load::data::{PAGE_BYTES, Pages};
 use crate::measure::machine::last_level_cache_bytes;
-use crate::measure::turns::turns;
+use crate::measure::turns::{round_numbers, turns};
 use crate::report::json;
 use cases::{Case, USUAL, digest_of, write_page};
 use certificates::Certificates;
@@ -124,7 +125,7 @@ pub struct MigrateArgs {
     /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
-    /// A short run: little memory, one round
+    /// A short run: little memory, one round, and none discarded
     #[arg(long)]
     quick: bool,
     /// The region that is moved [default: 1G, quick: 64M]
@@ -226,8 +227,9 @@ pub fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
         (true, 3 * wanted.len()),
     ];
     let runs: usize = runs.iter().filter(|(is_wanted, _)| *is_wanted).map(|(_, runs)| runs).sum();
-    let progress = command::progress(((rounds + 1) * runs) as u64, "run")?;
-    let bench = Bench { memory, rounds, progress };
+    let numbers = round_numbers(args.quick, rounds);
+    let progress = command::progress((numbers.clone().count() * runs) as u64, "run")?;
+    let bench = Bench { memory, numbers, progress };
     let [named, path] = [qemu::VARIABLE, "PATH"].map(std::env::var_os);
     let mut beside = Beside { limits: Vec::new(), qemu: Qemu::find(named.as_deref(), path.as_deref()) };
     let mut cases = Vec::new();
@@ -257,7 +259,8 @@ pub fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
 
 struct Bench {
     memory: Bytes,
-    rounds: usize,
+    /// Of the rounds: those after 0 count.
+    numbers: RangeInclusive<usize>,
     progress: ProgressBar,
 }
 
@@ -327,7 +330,7 @@ impl Bench {
         mut one: impl FnMut(K, bool) -> anyhow::Result<Outcome>,
     ) -> anyhow::Result<Vec<(K, Vec<Outcome>)>> {
         let mut outcomes: Vec<_> = kinds.iter().map(|kind| (*kind, Vec::new())).collect();
-        for round in 0..=self.rounds {
+        for round in self.numbers.clone() {
             for turn in turns(round, kinds.len()) {
                 let (kind, outcomes) = &mut outcomes[turn];
                 let outcome = one(*kind, round > 0)?;

@@ -65,7 +65,7 @@ pub fn measure(bench: &Bench, memory: Bytes, qemu: &mut Result<Qemu, String>) ->
     bench.progress.set_message(format!("full, {memory}"));
     let expected = digest_of_full(memory)?;
     let mut sized = Sized { memory, pagoda: Vec::new(), thp: Vec::new(), qemu: Vec::new() };
-    for round in 0..=bench.rounds {
+    for round in bench.numbers.clone() {
         for turn in turns(round, 3) {
             let counts = round > 0;
             match turn {

@@ -5,6 +5,7 @@
 //! with different resident memory.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use pagoda::ReleasePolicy::{Background, OneAtATime, Spans};
 use pagoda_core::page::BasePage;
@@ -45,10 +46,8 @@ const KINDS: [Kind; 4] =
 /// The most rounds that count, after one that is discarded: each fills 24 owners.
 pub const ROUNDS: usize = 3;
 
-/// How many trials `rounds` rounds are.
-pub const fn trials(rounds: usize) -> usize {
-    (rounds + 1) * Order::ALL.len() * BASES.len() * KINDS.len()
-}
+/// How many trials a round has.
+pub const TRIALS: usize = Order::ALL.len() * BASES.len() * KINDS.len();
 
 /// The outcomes of one layout, by kind.
 struct Layout {
@@ -63,12 +62,17 @@ pub struct Layouts(Vec<Layout>);
 
 impl Layouts {
     /// Closes one owner of each kind in each layout, in turns. Calls `tick` after each.
-    pub fn measure(trial: Trial, rounds: usize, cancel: &Cancel, tick: impl Fn()) -> anyhow::Result<Self> {
+    pub fn measure(
+        trial: Trial,
+        numbers: RangeInclusive<usize>,
+        cancel: &Cancel,
+        tick: impl Fn(),
+    ) -> anyhow::Result<Self> {
         let mut all = Vec::new();
         for (order, base) in Order::ALL.into_iter().flat_map(|order| BASES.map(|base| (order, base))) {
             let trial = Trial { owners: 1, starter: false, order, base, ..trial };
             let mut outcomes = [const { Vec::new() }; KINDS.len()];
-            for number in 0..=rounds {
+            for number in numbers.clone() {
                 for side in turns(number, KINDS.len()) {
                     let outcome = trial.run(KINDS[side], cancel)?;
                     if number > 0 {

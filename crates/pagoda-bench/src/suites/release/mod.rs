@@ -19,6 +19,7 @@ pub mod table;
 mod trial;
 pub mod unmapping;
 
+use std::ops::RangeInclusive;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -29,7 +30,7 @@ use pagoda_core::size::Bytes;
 
 use crate::command;
 use crate::measure::process::Cancel;
-use crate::measure::turns::turns;
+use crate::measure::turns::{round_numbers, turns};
 use crate::report::json;
 use crate::suites::budget::noted;
 use killed::{How, Killed, Killing};
@@ -97,7 +98,7 @@ pub struct ReleaseArgs {
     /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
-    /// A short run: small owners, one round
+    /// A short run: small owners, one round, and none discarded
     #[arg(long)]
     quick: bool,
     /// Owners that close at once [default: 2]
@@ -151,9 +152,11 @@ pub fn run(args: &ReleaseArgs) -> anyhow::Result<ExitCode> {
     let layout_rounds = rounds.min(layouts::ROUNDS);
     let together =
         Trial { owners, owner, base, stored_percent: STORED_PERCENT, order: Order::ByAddress, starter: true };
-    let runs = (rounds + 1) * (kinds().len() + How::ALL.len() + 1)
-        + (aging_rounds + 1) * AGING_PERCENT.len() * ReleasePolicy::ALL.len()
-        + layouts::trials(layout_rounds)
+    let numbers = |rounds| round_numbers(args.quick, rounds);
+    let trials = |rounds| numbers(rounds).count();
+    let runs = trials(rounds) * (kinds().len() + How::ALL.len() + 1)
+        + trials(aging_rounds) * AGING_PERCENT.len() * ReleasePolicy::ALL.len()
+        + trials(layout_rounds) * layouts::TRIALS
         + rounds;
     let bench = Bench {
         together,
@@ -171,13 +174,13 @@ pub fn run(args: &ReleaseArgs) -> anyhow::Result<ExitCode> {
         unmapping_reason: None,
         quiet: Quiet::begin(),
     };
-    for round in 0..=rounds {
+    for round in numbers(rounds) {
         bench.round(round, &mut measured)?;
     }
-    measured.aging = bench.aging(aging_rounds)?;
+    measured.aging = bench.aging(numbers(aging_rounds))?;
     bench.progress.set_message("layouts");
     let tick = || bench.progress.inc(1);
-    measured.layouts = Layouts::measure(together, layout_rounds, &bench.cancel, tick)?;
+    measured.layouts = Layouts::measure(together, numbers(layout_rounds), &bench.cancel, tick)?;
     bench.progress.set_message("unmapping");
     for _ in 0..rounds {
         let unmapping = unmapping::measure(&bench.program, owner, STORED_PERCENT, &bench.cancel);
@@ -229,10 +232,10 @@ impl Bench {
 
     /// The milliseconds of one owner that closes alone, by policy and by its stored part. The
     /// policies take turns, and the first round is discarded.
-    fn aging(&self, rounds: usize) -> anyhow::Result<Aged> {
+    fn aging(&self, numbers: RangeInclusive<usize>) -> anyhow::Result<Aged> {
         self.progress.set_message("aging");
         let mut all = ReleasePolicy::ALL.map(|policy| (policy, vec![Vec::new(); AGING_PERCENT.len()]));
-        for number in 0..=rounds {
+        for number in numbers {
             for (stage, stored_percent) in AGING_PERCENT.into_iter().enumerate() {
                 for side in turns(number, all.len()) {
                     let (policy, times) = &mut all[side];

@@ -18,7 +18,7 @@ static void reset_and_raise(int number) {
 
 int main(int count, char **arguments) {
     const char *way = count > 1 ? arguments[1] : "";
-    size_t bytes = 96 << 20;
+    size_t bytes = 64 << 20;
     struct sigaction before;
     /* What was not set is the default, however Pagoda waits for it. */
     if (sigaction(SIGSEGV, NULL, &before) || before.sa_handler != SIG_DFL || before.sa_flags) return 4;

@@ -2,7 +2,7 @@
 // second argument it goes on, for a minute at most, to use memory that can be moved out.
 #include "t.h"
 
-enum { PARTS = 64 };
+enum { PARTS = 32 };
 
 int main(int count, char **arguments) {
     const char *kind = count > 1 ? arguments[1] : "read-only";
@@ -16,10 +16,10 @@ int main(int count, char **arguments) {
         for (size_t at = 0; at < 2 * MIB; at += PAGE) *(volatile char *)(memory + at);
     }
     if (count < 3) return 0;
-    char *used = mmap(NULL, 64 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *used = mmap(NULL, 40 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(used != MAP_FAILED);
     for (int round = 0; round < 600; round++) {
-        for (size_t at = 0; at < 64 * MIB; at += PAGE) used[at]++;
+        for (size_t at = 0; at < 40 * MIB; at += PAGE) used[at]++;
         usleep(100000);
     }
     return 0;

@@ -13,7 +13,7 @@
 
 #define USER 65534
 // More than the budget, by itself.
-#define MORE (56 * MIB)
+#define MORE (36 * MIB)
 
 // Capabilities that a thread of the engine may keep: those to change ids, to lock memory, and to
 // start an engine.

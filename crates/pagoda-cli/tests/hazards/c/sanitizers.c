@@ -2,7 +2,7 @@
 // ends with status 7; with `overflow` it adds one to the largest number before.
 #include "t.h"
 
-#define BYTES (100 * MIB)
+#define BYTES (72 * MIB)
 #define SMALL 2000
 
 int main(int count, char **arguments) {

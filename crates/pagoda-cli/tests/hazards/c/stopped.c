@@ -4,7 +4,7 @@
 // stopped FILE
 #include "t.h"
 
-#define BYTES (128 * MIB)
+#define BYTES (80 * MIB)
 
 int main(int count, char **arguments) {
     CHECK(count == 2);
