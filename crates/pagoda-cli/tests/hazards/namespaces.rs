@@ -15,7 +15,7 @@ fn managed(program: &Program, mode: &str) -> Option<String> {
         return None;
     }
     assert!(native.status.success(), "{}", said(&native));
-    let managed = output(&mut program.managed(&["--memory", "48M"], &[mode]));
+    let managed = output(&mut program.managed(&["--memory", "32M"], &[mode]));
     assert!(managed.status.success(), "{mode}: {}", said(&managed));
     Some(said(&managed))
 }

@@ -13,7 +13,7 @@ fn ends_alike(case: &str) {
     if native.status.code() == Some(UNKNOWN_CALL) {
         return skip("raw_advice", format!("the kernel has no {case}"));
     }
-    program.ends_as(&native, "48M", &[case]);
+    program.ends_as(&native, "32M", &[case]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Seeded threads that do to managed memory all that a program may do, with every byte against a
 //! shadow.
 //!
-//! `PAGODA_TORTURE_SECONDS` is the time for each base page (2 by default, 7 in the long form),
+//! `PAGODA_TORTURE_SECONDS` is the time for each base page (1 by default, 7 in the long form),
 //! `PAGODA_TORTURE_SEED` repeats a run as far as the threads' own choices go; it is printed when
 //! something is wrong.
 

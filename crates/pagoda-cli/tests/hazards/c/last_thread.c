@@ -4,7 +4,7 @@
 // worker: after the main thread has ended another one uses three times the budget, and ends by exit(3).
 #include "t.h"
 
-#define BYTES (100 * MIB)
+#define BYTES (64 * MIB)
 
 static void end_thread(int status) { syscall(SYS_exit, status); }
 
@@ -25,16 +25,16 @@ static long anonymous_mib(void) {
 
 static void *work(void *unused) {
     usleep(200000);
-    char *memory = map(150 * MIB);
+    char *memory = map(100 * MIB);
     long most = 0;
     for (int round = 0; round < 2; round++) {
-        for (size_t at = 0; at < 150 * MIB; at += 10 * MIB) {
+        for (size_t at = 0; at < 100 * MIB; at += 10 * MIB) {
             fill(memory + at, 10 * MIB, round);
             long now = anonymous_mib();
             if (now > most) most = now;
             usleep(5000);
         }
-        for (size_t at = 0; at < 150 * MIB; at += 10 * MIB) CHECK(wrong(memory + at, 10 * MIB, round) == 0);
+        for (size_t at = 0; at < 100 * MIB; at += 10 * MIB) CHECK(wrong(memory + at, 10 * MIB, round) == 0);
     }
     // Natively all of it is there; within a budget of 48 MiB much less, a burst included.
     CHECK(getenv("PAGODA_CONFIG") == 0 || most < 100);

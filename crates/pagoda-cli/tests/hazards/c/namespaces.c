@@ -5,7 +5,7 @@
 // does not allow it.
 #include "t.h"
 
-#define BYTES (64 * MIB)
+#define BYTES (44 * MIB)
 
 static void *stay(void *argument) { return pause(), argument; }
 

@@ -2,7 +2,7 @@
 // outlived raw|vfork: the maker is a child. outlived first FILE: the maker is the program itself, and FILE gets the count.
 #include "t.h"
 
-#define BYTES (120 * MIB)
+#define BYTES (80 * MIB)
 #define TOLD 3
 
 static char *memory;

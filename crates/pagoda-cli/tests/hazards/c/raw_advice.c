@@ -4,7 +4,7 @@
 #include <setjmp.h>
 #include <sys/utsname.h>
 
-#define BYTES (96 * MIB)
+#define BYTES (64 * MIB)
 #define GUARD_INSTALL 102
 #define GUARD_REMOVE 103
 #define NR_MSEAL 462

@@ -1,7 +1,7 @@
 // sharer: a process that shares its maker's memory and is no thread of it outlives the maker, and then looks at that memory.
 #include "t.h"
 
-#define BYTES (120 * MIB)
+#define BYTES (80 * MIB)
 
 static char *memory;
 static int line[2];
