@@ -49,9 +49,9 @@ pub(crate) fn switch<'a>(
     lanes = rounds.each_lane(lanes, Lane::owe, watch)?;
     let pace = rounds.pace();
     let mut look = || watch(progress, &pace);
+    // A few bytes to receivers that have read all before: it never waits.
     let end = |mut lane: Lane<'a>| lane.outlet.end().map(|()| lane);
-    let tasks = lanes.into_iter().map(|lane| || end(lane)).collect();
-    let mut ended = workers::run(orders, tasks, closers, Shutdown::Write, &mut look)?;
+    let mut ended = lanes.into_iter().map(end).collect::<Result<Vec<_>, _>>()?;
     let first = ended.swap_remove(0);
     let tell = vec![move || tell_switch(first)];
     let told = workers::run(orders, tell, &closers[..1], Shutdown::Write, &mut look);
@@ -219,7 +219,8 @@ fn tell_switch(mut lane: Lane<'_>) -> Result<Lane<'_>, Error> {
 }
 
 impl<'a> Lane<'a> {
-    /// Announces the zero pages of this channel's stripes, and the owed ones.
+    /// Announces the zero pages of this channel's stripes, and the owed ones. Nothing is read for
+    /// it and the writer stands still, so that its frames go together, as many as the buffer takes.
     fn owe(&mut self, rounds: &Rounds<'a>) -> Result<(), Error> {
         for first in rounds.geometry.stripes_of(self.outlet.channel()) {
             self.outlet.check()?;
@@ -235,8 +236,6 @@ impl<'a> Lane<'a> {
                 }
             }
             rounds.done(&self.outlet, first);
-            // A sign of life for the receiver when there is little to send.
-            self.outlet.flush()?;
         }
         self.outlet.sync()
     }
