@@ -36,10 +36,10 @@ fn a_part_is_read_and_written_and_nothing_around_it() {
         let (_directory, path) = scratch();
         // The part alone is more than the budget.
         let budget_mib = small_mib(base);
-        let mut content = memory(budget_mib * 7 / 4 << 8, 1);
+        let mut content = memory((budget_mib * 7 / 4) << 8, 1);
         fs::write(&path, &content).expect("room");
         let Some(manager) = manager(Bytes::mib(budget_mib as u64), base) else { return };
-        let (start, end) = ((4 << 20) + 3 * PAGE, (budget_mib * 13 / 8 << 20) + tail);
+        let (start, end) = ((4 << 20) + 3 * PAGE, ((budget_mib * 13 / 8) << 20) + tail);
         let case = format!("{base:?}, tail {tail}");
         let region = part(&manager, &path, start, Some(end - start)).writable(true).map().expect("mapped");
         assert_is(&region, &content[start..end], &case);

@@ -75,7 +75,7 @@ fn threads_read_and_write_a_file_beyond_the_budget_at_each_base_page() {
     let directory = directory();
     let path = directory.path().join("file");
     for base in BasePage::ALL {
-        let len = (budget_mib(base) * 3 / 2 << 20) + 1234;
+        let len = ((budget_mib(base) * 3 / 2) << 20) + 1234;
         let pages = len.div_ceil(PAGE);
         make(&path, len);
         let manager = builder(base).build().expect("manager");

@@ -38,7 +38,7 @@ fn content_is_the_files_and_writes_stay_in_the_region() {
         let (_directory, path) = scratch();
         // Twice it is more than the budget: all of it comes and goes.
         let budget_mib = small_mib(base);
-        let mut content = memory(budget_mib * 3 / 4 << 8, 1);
+        let mut content = memory((budget_mib * 3 / 4) << 8, 1);
         content.truncate(content.len() - extra);
         fs::write(&path, &content).expect("room");
         let Some(manager) = manager(Bytes::mib(budget_mib as u64), base) else { return };

