@@ -22,7 +22,9 @@ use crate::program::Program;
 const ROUNDS: [u64; 2] = [10, 20];
 
 /// How long a tree lives.
-const LIFE: Duration = Duration::from_millis(700);
+fn life() -> Duration {
+    Duration::from_millis(length(700, 1000))
+}
 
 /// How long after that it may take to end, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -89,7 +91,7 @@ impl Round {
         words.push(program.path().display().to_string());
         words.extend([
             self.seed.to_string(),
-            (now_ns() + LIFE.as_nanos() as u64).to_string(),
+            (now_ns() + life().as_nanos() as u64).to_string(),
             PAGES[self.seed as usize % 3].into(),
         ]);
         words.extend(group.map(|_| "greedy".into()));
@@ -116,7 +118,7 @@ fn hit(round: &Round, runner: i32, program: &Path) -> Hits {
     let mut random = Random::new(round.seed, 1);
     let mut hits = Hits::default();
     let mut stopped: Vec<(Instant, i32)> = Vec::new();
-    let end = Instant::now() + LIFE;
+    let end = Instant::now() + life();
     let mut next = Instant::now() + Duration::from_millis(random.between(20, 300) as u64);
     while Instant::now() < end || !stopped.is_empty() {
         stopped.retain(|(until, id)| {
@@ -150,7 +152,7 @@ fn hit(round: &Round, runner: i32, program: &Path) -> Hits {
             Some(First::Named) => named.copied(),
             None => None,
         };
-        let is_time = !hits.first && end.saturating_duration_since(Instant::now()) < LIFE / 2;
+        let is_time = !hits.first && end.saturating_duration_since(Instant::now()) < life() / 2;
         let first = first.filter(|_| is_time);
         let (one, how) = first.map_or((one, how), |first| (first, Signal::KILL));
         let is_first = one.id == runner.id || named.is_some_and(|named| named.id == one.id);

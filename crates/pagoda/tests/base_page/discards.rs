@@ -6,6 +6,7 @@ use std::thread;
 
 use pagoda::{BasePage, Bytes, Manager, ManagerBuilder, Region};
 use pagoda_core::page::OS_PAGE;
+use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::random::{Random, runs};
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::EndsWith;
@@ -13,7 +14,6 @@ use pagoda_linux::testing::wait::EndsWith;
 const PAGES: usize = (16 << 20) / OS_PAGE;
 /// So far above the other thread at most the second one has its pages.
 const AHEAD_PAGES: usize = 600;
-const ROUNDS: u64 = 4;
 
 /// One page in 61 is the second thread's: at another place of each base page.
 fn is_second(page: usize) -> bool {
@@ -33,7 +33,7 @@ fn write(region: &Region, page: usize, word: u64) {
 /// Goes upwards through all pages but the second thread's, and through its own writes once more;
 /// then discards them and begins anew.
 fn go_upwards(region: &Region, at: &AtomicUsize) {
-    for round in 1..=ROUNDS {
+    for round in 1..=length(4, 6u64) {
         let own = || (0..PAGES).filter(|page| !is_second(*page));
         for page in own() {
             at.store(page, Ordering::Relaxed);

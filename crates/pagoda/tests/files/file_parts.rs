@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::files::images::{manager, small_mib};
 use crate::files::support::{memory, scratch};
 use pagoda::{AccessError, BasePage, Bytes, FileError, FileRegion, FileRegionBuilder, Manager, MapFileError};
+use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::random::Random;
 
 const PAGE: usize = 4096;
@@ -45,7 +46,10 @@ fn a_part_is_read_and_written_and_nothing_around_it() {
         assert_is(&region, &content[start..end], &case);
         let mut random = Random::new(7, tail as u64);
         let last = [end - 1, end - 1 - tail % PAGE, start];
-        let places = (0..1000).map(|_| start + random.below(end - start)).chain(last).collect::<Vec<_>>();
+        let places = (0..length(1000, 2000))
+            .map(|_| start + random.below(end - start))
+            .chain(last)
+            .collect::<Vec<_>>();
         for at in places {
             content[at] = !content[at];
             region.write_at(at - start, &content[at..=at]).expect("written");

@@ -8,6 +8,7 @@ use std::path::Path;
 use crate::files::images::{manager, small_mib};
 use crate::files::support::{memory, scratch};
 use pagoda::{AccessError, BasePage, Bytes, Manager, MapFileError, Region};
+use pagoda_linux::testing::length::length;
 use pagoda_linux::testing::random::Random;
 
 fn mapped(manager: &Manager, path: &Path) -> Region {
@@ -47,7 +48,7 @@ fn content_is_the_files_and_writes_stay_in_the_region() {
         assert_is(&region, &content);
         let before = manager.stats();
         let (mut random, original) = (Random::new(7, 0), content.clone());
-        for _ in 0..1500 {
+        for _ in 0..length(1500, 3000) {
             let (at, byte) = (random.below(content.len()), random.next() as u8);
             content[at] = byte;
             region.write_at(at, &[byte]).expect("written");
